@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: MIT */
+/* The segment of stats.h. */
+#define _GNU_SOURCE
+#include "common/stats.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/sys.h"
+#include "common/version.h"
+
+#define ROW(id, name, help) { name, help },
+const struct stat_row stat_path_rows[STAT_PATH_COUNT] = {
+#define ZC_STAT_PATH ROW
+#include "common/stats.def"
+};
+const struct stat_row stat_conn_rows[STAT_CONN_COUNT] = {
+#define ZC_STAT_CONN ROW
+#include "common/stats.def"
+};
+const struct stat_row stat_process_rows[STAT_PROCESS_COUNT] = {
+#define ZC_STAT_PROCESS ROW
+#include "common/stats.def"
+};
+const struct stat_row stat_reason_rows[REASON_COUNT] = {
+#define ZC_REASON ROW
+#include "common/stats.def"
+};
+
+struct stats_segment *stats;
+static _Atomic int stats_fd = -1;
+
+enum { PRIVATE, PUBLISHING, PUBLISHED };
+static _Atomic int stats_public = PRIVATE;
+
+static uint64_t hash_text(uint64_t hash, const char *text)
+{
+	do {
+		hash = (hash ^ (unsigned char)*text) * 0x100000001b3ull; /* FNV-1a */
+	} while (*text++);
+	return hash;
+}
+
+uint64_t stats_layout(void)
+{
+	uint64_t hash = 0xcbf29ce484222325ull ^ sizeof(struct stats_segment);
+
+#define ZC_STAT_PATH(id, name, help) hash = hash_text(hash, name);
+#define ZC_STAT_CONN(id, name, help) hash = hash_text(hash, name);
+#define ZC_STAT_PROCESS(id, name, help) hash = hash_text(hash, name);
+#define ZC_REASON(id, name, help) hash = hash_text(hash, name);
+#include "common/stats.def"
+	for (int i = 0; i < PATH_COUNT; i++)
+		hash = hash_text(hash, path_name((enum zc_path)i));
+	return hash;
+}
+
+static void *map_at(void *address, int flags, int fd)
+{
+	long at = sys_call(SYS_mmap, (long)address, sizeof(struct stats_segment), PROT_READ | PROT_WRITE,
+			   flags | MAP_NORESERVE, fd, 0);
+
+	return at < 0 && at > -4096 ? MAP_FAILED : (void *)at;
+}
+
+int stats_start(void)
+{
+	void *at = map_at(NULL, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+
+	if (at == MAP_FAILED)
+		return -ENOMEM;
+	stats = at;
+	return 0;
+}
+
+static void read_program(char *out, size_t bytes)
+{
+	long fd = sys_call(SYS_openat, AT_FDCWD, (long)"/proc/self/comm", O_RDONLY | O_CLOEXEC, 0, 0, 0);
+	long got = fd < 0 ? 0 : sys_call(SYS_read, fd, (long)out, (long)bytes - 1, 0, 0, 0);
+
+	if (fd >= 0)
+		sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
+	if (got < 0)
+		got = 0;
+	if (got && out[got - 1] == '\n')
+		got--;
+	out[got] = '\0';
+}
+
+/* Opens the segment's file, or a memfd where no directory is set. Returns a descriptor or -errno. */
+static long open_segment(int pid)
+{
+	char name[512];
+	long fd;
+
+	if (!settings.stats_dir)
+		return sys_call(SYS_memfd_create, (long)STATS_MEMFD_NAME, MFD_CLOEXEC, 0, 0, 0, 0);
+	if (log_format(name, sizeof(name), "%s/zc-%d.stats", settings.stats_dir, pid) >= sizeof(name))
+		return -ENAMETOOLONG;
+	fd = sys_call(SYS_openat, AT_FDCWD, (long)name, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600, 0, 0);
+	return fd;
+}
+
+/* Copies what was counted privately so far into the new segment. */
+static void carry_over(struct stats_segment *to, const struct stats_segment *from)
+{
+	uint32_t used = atomic_load(&from->slots_used);
+
+	memcpy((void *)to->process, (const void *)from->process, sizeof(to->process));
+	memcpy((void *)to->slot, (const void *)from->slot, (used ? used : 1) * sizeof(to->slot[0]));
+	atomic_store(&to->slots_used, used);
+}
+
+void stats_publish(void)
+{
+	int expected = PRIVATE;
+	int pid = (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
+	struct stats_segment *segment;
+	long fd;
+
+	if (atomic_load_explicit(&stats_public, memory_order_relaxed) != PRIVATE ||
+	    !atomic_compare_exchange_strong(&stats_public, &expected, PUBLISHING))
+		return;
+	fd = open_segment(pid);
+	if (fd < 0 || sys_call(SYS_ftruncate, fd, sizeof(*segment), 0, 0, 0, 0) < 0)
+		goto close_fd;
+	fd = sys_fd_raise((int)fd);
+	segment = map_at(NULL, MAP_SHARED, (int)fd);
+	if (segment == MAP_FAILED)
+		goto close_fd;
+	segment->layout = stats_layout();
+	segment->bytes = sizeof(*segment);
+	segment->pid = pid;
+	segment->slots = STATS_SLOTS;
+	segment->started_ns = clock_now();
+	read_program(segment->program, sizeof(segment->program));
+	log_format(segment->version, sizeof(segment->version), "%s", ZC_VERSION);
+	carry_over(segment, stats);
+	atomic_store(&segment->magic, STATS_MAGIC);
+	/* Same address, so that nobody's pointer changes; what another thread counted in between is lost, a few at most. */
+	if (map_at(stats, MAP_SHARED | MAP_FIXED, (int)fd) != MAP_FAILED)
+		atomic_store(&stats_fd, (int)fd);
+	sys_call(SYS_munmap, (long)segment, sizeof(*segment), 0, 0, 0, 0);
+	atomic_store(&stats_public, PUBLISHED);
+	return;
+close_fd:
+	log_warn("statistics stay private: errno %d", fd < 0 ? (int)-fd : ENOSPC);
+	if (fd >= 0)
+		sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
+	atomic_store(&stats_public, PUBLISHED); /* once is enough */
+}
+
+void stats_after_fork(void)
+{
+	struct stats_segment *old = stats;
+	uint32_t used;
+	int fd = atomic_load(&stats_fd);
+
+	if (!old || atomic_load(&stats_public) == PRIVATE)
+		return;
+	/* The child counts its own: the same slots stay open, with nothing counted in them. */
+	used = atomic_load(&old->slots_used);
+	struct stats_segment *fresh = map_at(NULL, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+
+	if (fresh == MAP_FAILED)
+		return;
+	for (uint32_t i = 1; i < used; i++) {
+		if (atomic_load(&old->slot[i].state) != STATS_OPEN)
+			continue;
+		memcpy((void *)&fresh->slot[i], (const void *)&old->slot[i], offsetof(struct stats_slot, path));
+	}
+	atomic_store(&fresh->slots_used, used);
+	if (sys_call(SYS_mremap, (long)fresh, sizeof(*fresh), sizeof(*fresh), MREMAP_MAYMOVE | MREMAP_FIXED,
+		     (long)stats, 0) < 0)
+		return;
+	if (fd >= 0)
+		sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
+	atomic_store(&stats_fd, -1);
+	atomic_store(&stats_public, PRIVATE);
+}
+
+/* Claims a free slot, looking from where the last one was found. Returns 0 if there is none. */
+static uint32_t claim_slot(void)
+{
+	static _Atomic uint32_t hint = 1;
+	uint32_t start = atomic_load_explicit(&hint, memory_order_relaxed);
+
+	for (uint32_t n = 0; n < STATS_SLOTS - 1; n++) {
+		uint32_t i = 1 + (start - 1 + n) % (STATS_SLOTS - 1);
+		uint32_t state = STATS_FREE;
+
+		if (!atomic_compare_exchange_strong(&stats->slot[i].state, &state, STATS_OPEN))
+			continue;
+		atomic_store_explicit(&hint, i, memory_order_relaxed);
+		return i;
+	}
+	return 0;
+}
+
+uint32_t stats_slot_open(enum stats_role role, enum zc_path policy, int fd)
+{
+	uint32_t i = claim_slot();
+	uint32_t used = atomic_load(&stats->slots_used);
+	struct stats_slot *slot = &stats->slot[i];
+
+	stats_process(STAT_PROCESS_CONNECTIONS, 1);
+	if (!i)
+		return 0;
+	slot->role = role;
+	slot->policy = policy;
+	slot->fd = fd;
+	slot->opened_ns = clock_now();
+	while (used <= i && !atomic_compare_exchange_weak(&stats->slots_used, &used, i + 1))
+		;
+	return i;
+}
+
+static void drain(_Atomic uint64_t *into, _Atomic uint64_t *from, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		uint64_t value = atomic_exchange_explicit(&from[i], 0, memory_order_relaxed);
+
+		if (value)
+			stats_add(&into[i], value);
+	}
+}
+
+void stats_slot_close(uint32_t i)
+{
+	struct stats_slot *slot = &stats->slot[i], *sum = &stats->slot[0];
+
+	if (!i)
+		return;
+	drain(&sum->path[0][0], &slot->path[0][0], PATH_COUNT * STAT_PATH_COUNT);
+	drain(&sum->latency[0][0], &slot->latency[0][0], PATH_COUNT * STATS_LATENCY_BUCKETS);
+	drain(sum->reason, slot->reason, REASON_COUNT);
+	drain(sum->conn, slot->conn, STAT_CONN_COUNT);
+	memset(slot->local, 0, sizeof(slot->local));
+	memset(slot->peer, 0, sizeof(slot->peer));
+	atomic_store_explicit(&slot->state, STATS_FREE, memory_order_release);
+}
+
+int stats_descriptor(void)
+{
+	return atomic_load_explicit(&stats_fd, memory_order_relaxed);
+}
+
+int stats_map(int fd, const struct stats_segment **out)
+{
+	struct stats_segment *segment;
+	struct stat info;
+	int rc;
+
+	if (fstat(fd, &info) < 0)
+		return -errno;
+	if (info.st_size < (off_t)offsetof(struct stats_segment, slot))
+		return -EPROTO;
+	segment = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
+	if (segment == MAP_FAILED)
+		return -errno;
+	rc = atomic_load(&segment->magic) != STATS_MAGIC ? -EPROTO :
+	     segment->layout != stats_layout() || segment->bytes != sizeof(*segment) ? -EPROTONOSUPPORT :
+	     (size_t)info.st_size != sizeof(*segment) ? -EPROTO : 0;
+	if (rc)
+		munmap(segment, (size_t)info.st_size);
+	else
+		*out = segment;
+	return rc;
+}
+
+void stats_unmap(const struct stats_segment *segment)
+{
+	munmap((void *)segment, sizeof(*segment));
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Statistics: a segment that each process with TCP connections keeps, written with relaxed atomic additions and read by
+ * `zc stat` while the process runs. It is a memfd named zc-stats that a reader opens as /proc/PID/fd/N (which asks for the
+ * rights of a debugger, and no more), or a file in ZC_STATS_DIR that outlives the process. Nothing is created before
+ * the first connection. Until then, and if it can't be had, counting goes to private memory.
+ *
+ * Layout: header, process counters, then slots of connections; slot 0 sums up the closed ones. A reader refuses a
+ * segment whose `layout` is not its own.
+ */
+#ifndef ZC_COMMON_STATS_H
+#define ZC_COMMON_STATS_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/settings.h"
+
+enum stat_path {
+#define ZC_STAT_PATH(id, name, help) STAT_PATH_##id,
+#include "common/stats.def"
+	STAT_PATH_COUNT
+};
+enum stat_conn {
+#define ZC_STAT_CONN(id, name, help) STAT_CONN_##id,
+#include "common/stats.def"
+	STAT_CONN_COUNT
+};
+enum stat_process {
+#define ZC_STAT_PROCESS(id, name, help) STAT_PROCESS_##id,
+#include "common/stats.def"
+	STAT_PROCESS_COUNT
+};
+enum stat_reason {
+#define ZC_REASON(id, name, help) REASON_##id,
+#include "common/stats.def"
+	REASON_COUNT,
+	REASON_NONE = REASON_COUNT
+};
+
+/* Names and help texts in the order of the enums above. */
+struct stat_row {
+	const char *name;
+	const char *help;
+};
+extern const struct stat_row stat_path_rows[STAT_PATH_COUNT];
+extern const struct stat_row stat_conn_rows[STAT_CONN_COUNT];
+extern const struct stat_row stat_process_rows[STAT_PROCESS_COUNT];
+extern const struct stat_row stat_reason_rows[REASON_COUNT];
+
+/* Send latencies: bucket i counts sends that took [2^i, 2^(i+1)) ns. One send in STATS_SAMPLE is timed. */
+#define STATS_LATENCY_BUCKETS 32
+#define STATS_SAMPLE 16
+
+#define STATS_MEMFD_NAME "zc-stats"
+#define STATS_MAGIC 0x7a63737461747331ull /* "zcstats1" */
+#define STATS_SLOTS 16384
+#define STATS_ADDRESS_BYTES 28 /* a sockaddr_in or sockaddr_in6 */
+
+enum stats_state { STATS_FREE, STATS_OPEN };
+enum stats_role { ROLE_SERVER, ROLE_CLIENT };
+
+struct stats_slot {
+	_Atomic uint32_t state;	/* enum stats_state */
+	uint32_t role;		/* enum stats_role */
+	uint32_t policy;	/* enum zc_path: what was chosen for the connection */
+	int32_t fd;
+	uint64_t opened_ns;	/* CLOCK_MONOTONIC */
+	uint8_t local[STATS_ADDRESS_BYTES];
+	uint8_t peer[STATS_ADDRESS_BYTES];
+	_Atomic uint64_t path[PATH_COUNT][STAT_PATH_COUNT];
+	_Atomic uint64_t latency[PATH_COUNT][STATS_LATENCY_BUCKETS];
+	_Atomic uint64_t reason[REASON_COUNT];
+	/* Written by receiving threads: away from the senders' lines. */
+	_Alignas(64) _Atomic uint64_t conn[STAT_CONN_COUNT];
+};
+
+struct stats_segment {
+	_Atomic uint64_t magic;	/* STATS_MAGIC, written last */
+	uint64_t layout;	/* stats_layout() of the writer */
+	uint64_t bytes;		/* of the whole segment */
+	int32_t pid;
+	uint32_t slots;		/* STATS_SLOTS */
+	uint64_t started_ns;	/* CLOCK_MONOTONIC */
+	char program[64];	/* program_invocation_short_name, cut */
+	char version[16];
+	_Atomic uint64_t process[STAT_PROCESS_COUNT];
+	_Atomic uint32_t slots_used;	/* slots below this number have been used */
+	_Alignas(64) struct stats_slot slot[STATS_SLOTS];
+};
+
+/* Returns a number that differs when any list or struct above does. */
+uint64_t stats_layout(void);
+
+/* The writer's side ------------------------------------------------------------------------------------------------- */
+
+extern struct stats_segment *stats;	/* never NULL after stats_start(); private memory until stats_publish() */
+
+/* Reserves private memory for the counters (address space; nothing is touched). Returns 0 or -ENOMEM. */
+int stats_start(void);
+
+/* Makes the segment visible to readers, once; cheap when done. Threads: any; the second one goes on without waiting. */
+void stats_publish(void);
+
+/* In the child of a fork: counting goes on privately from zero, published anew by the next stats_publish(). */
+void stats_after_fork(void);
+
+/* Returns a slot number for a new connection; 0, the sum, when all are taken. */
+uint32_t stats_slot_open(enum stats_role role, enum zc_path policy, int fd);
+
+/* Adds the slot to the sum of closed connections and frees it. */
+void stats_slot_close(uint32_t slot);
+
+/* Returns the descriptor that keeps the segment open, -1 if none: callers keep it out of the guest's hands. */
+int stats_descriptor(void);
+
+static inline void stats_add(_Atomic uint64_t *counter, uint64_t value)
+{
+	atomic_fetch_add_explicit(counter, value, memory_order_relaxed);
+}
+
+static inline void stats_process(enum stat_process id, uint64_t value)
+{
+	stats_add(&stats->process[id], value);
+}
+
+static inline void stats_conn(uint32_t slot, enum stat_conn id, uint64_t value)
+{
+	stats_add(&stats->slot[slot].conn[id], value);
+}
+
+static inline void stats_reason(uint32_t slot, enum stat_reason id)
+{
+	stats_add(&stats->slot[slot].reason[id], 1);
+}
+
+/* Counts one send of `bytes` by `path` that took `calls` system calls. */
+static inline void stats_sent(uint32_t slot, enum zc_path path, uint64_t bytes, uint64_t calls)
+{
+	_Atomic uint64_t *row = stats->slot[slot].path[path];
+
+	stats_add(&row[STAT_PATH_CALLS], 1);
+	stats_add(&row[STAT_PATH_BYTES], bytes);
+	stats_add(&row[STAT_PATH_SYSCALLS], calls);
+}
+
+static inline void stats_latency(uint32_t slot, enum zc_path path, uint64_t ns)
+{
+	unsigned int bucket = ns ? 63u - (unsigned int)__builtin_clzll(ns) : 0;
+
+	stats_add(&stats->slot[slot].latency[path][bucket < STATS_LATENCY_BUCKETS ? bucket : STATS_LATENCY_BUCKETS - 1], 1);
+}
+
+/* The reader's side ------------------------------------------------------------------------------------------------- */
+
+/*
+ * Maps a segment read-only from an open descriptor. Returns 0, -EPROTO (not a segment, or torn), -EPROTONOSUPPORT (of
+ * another version) or another -errno. Ownership: the caller unmaps with stats_unmap().
+ */
+int stats_map(int fd, const struct stats_segment **out);
+void stats_unmap(const struct stats_segment *segment);
+
+#endif
