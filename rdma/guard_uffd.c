@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The guard by userfaultfd write-protect. A write to a protected page, also by the kernel on the program's behalf, waits
+ * until a thread of ours has read the event; there is no signal.
+ *
+ * A range is registered (for write-protect) as long as it is guarded and not longer, so that the program's mappings are not
+ * split and its own mremap, khugepaged and so on find what they expect. To take a page away it is copied, registered for
+ * missing pages too, dropped, and filled from the copy: whoever touches it in the gap waits as well. The kernel or device
+ * that holds the old page keeps it.
+ *
+ * mremap by the program (realloc does it inside libc) is followed by its event, which the kernel has the program wait for.
+ *
+ * The thread ends when nothing was guarded for a while: a process that wants to be alone in its threads (unshare, setns, or
+ * pthread_exit from the last one) gets its wish. While it lives it asks the owners once in a while, so that what an idle
+ * program sent does not stay under guard for ever.
+ */
+#define _GNU_SOURCE
+#include "rdma/guard_internal.h"
+
+#include <errno.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+
+#include "common/log.h"
+
+#define CHUNK_PAGES 64
+#define CHUNK_BYTES (CHUNK_PAGES * GUARD_PAGE)
+#define EVENTS 16
+#define IDLE_MS 500
+#define THREAD_STACK_BYTES (256 * 1024)
+#define COPY_TRIES 100000
+#define MADV_DONTNEED_LOCKED_NUMBER 24 /* MADV_DONTNEED_LOCKED, Linux 5.18 */
+
+enum { THREAD_NONE, THREAD_STARTING, THREAD_RUNNING };
+
+static int uffd = -1;
+static _Atomic int thread_state;
+static void *aside; /* room for a chunk of copies; used under the lock */
+static bool clear_first; /* the kernel is older than 6.1: leaving does not lift the protection */
+static _Atomic unsigned int generation; /* of the descriptor: a thread of an old one leaves */
+
+static long uffd_ioctl(unsigned long request, void *arg)
+{
+	return sys_call(SYS_ioctl, uffd, (long)request, (long)arg, 0, 0, 0);
+}
+
+static long uffd_register(uintptr_t start, uintptr_t end, uint64_t mode, uint64_t *ioctls)
+{
+	struct uffdio_register range = { .range = { start, end - start }, .mode = mode };
+	long rc = uffd_ioctl(UFFDIO_REGISTER, &range);
+
+	if (ioctls)
+		*ioctls = range.ioctls;
+	return rc;
+}
+
+static void uffd_wake(uintptr_t start, uintptr_t end)
+{
+	struct uffdio_range range = { start, end - start };
+
+	uffd_ioctl(UFFDIO_WAKE, &range);
+}
+
+/* Where the program has put something else into the range meanwhile, the rest must still go free: by halves. */
+static void uffd_unregister(uintptr_t start, uintptr_t end)
+{
+	struct uffdio_range range = { start, end - start };
+	uintptr_t middle = (start + (end - start) / 2) & ~(GUARD_PAGE - 1);
+	long rc;
+
+	if (clear_first) {
+		struct uffdio_writeprotect lift = { .range = range };
+
+		uffd_ioctl(UFFDIO_WRITEPROTECT, &lift);
+	}
+	rc = uffd_ioctl(UFFDIO_UNREGISTER, &range);
+	if (rc != -EINVAL || middle == start)
+		return;
+	uffd_unregister(start, middle);
+	uffd_unregister(middle, end);
+}
+
+/* Opening -------------------------------------------------------------------------------------------------------------- */
+
+/* A userfaultfd that sees the kernel's faults too; one for user mode only would make read() fail with EFAULT. */
+static long open_full(void)
+{
+	long fd = sys_call(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK, 0, 0, 0, 0, 0);
+	long device;
+
+	if (fd >= 0)
+		return fd;
+	device = sys_call(SYS_openat, AT_FDCWD, (long)"/dev/userfaultfd", O_RDWR | O_CLOEXEC, 0, 0, 0);
+	if (device < 0)
+		return fd;
+	fd = sys_call(SYS_ioctl, device, USERFAULTFD_IOC_NEW, O_CLOEXEC | O_NONBLOCK, 0, 0, 0);
+	sys_call(SYS_close, device, 0, 0, 0, 0, 0);
+	return fd;
+}
+
+/* Proves on a page of ours that write-protection works and that pagemap shows it (Linux 5.13). */
+static int uffd_prove(void)
+{
+	uintptr_t page = (uintptr_t)aside;
+	int rc = -ENOTSUP;
+
+	*(volatile char *)aside = 1;
+	if (!guard_backend_uffd.protect(page, page + GUARD_PAGE))
+		rc = 0;
+	uffd_unregister(page, page + GUARD_PAGE);
+	clear_first = memory_pages_are(page, page + GUARD_PAGE, PAGEMAP_UFFD_WP, PAGEMAP_UFFD_WP);
+	return rc;
+}
+
+static int uffd_open(void)
+{
+	struct uffdio_api api = { .api = UFFD_API, .features = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_EVENT_REMAP };
+	long fd;
+	int rc = memory_open();
+
+	if (rc)
+		return -ENOTSUP;
+	fd = open_full();
+	if (fd < 0)
+		return fd == -EMFILE || fd == -ENFILE || fd == -ENOMEM ? (int)fd : -ENOTSUP;
+	uffd = sys_fd_raise((int)fd);
+	rc = -ENOTSUP;
+	if (uffd_ioctl(UFFDIO_API, &api) < 0)
+		goto close_fd;
+	if (!aside) {
+		long at = sys_call(SYS_mmap, 0, CHUNK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+		if (at < 0 && at > -4096)
+			goto close_fd;
+		aside = (void *)at;
+	}
+	rc = uffd_prove();
+	if (rc)
+		goto close_fd;
+	atomic_fetch_add(&generation, 1);
+	return 0;
+
+close_fd:
+	sys_call(SYS_close, uffd, 0, 0, 0, 0, 0);
+	uffd = -1;
+	return rc;
+}
+
+/* The thread ----------------------------------------------------------------------------------------------------------- */
+
+static void handle_fault(uintptr_t page, bool write_protect)
+{
+	uint64_t mask;
+
+	if (write_protect) {
+		guard_fault(page);
+	} else {
+		/* Somebody met the gap of a page that was being taken; whoever holds the lock is filling it. */
+		mask = guard_lock();
+		guard_unlock(mask);
+	}
+	uffd_wake(page, page + GUARD_PAGE);
+}
+
+static void handle_event(const struct uffd_msg *event)
+{
+	uint64_t mask;
+
+	switch (event->event) {
+	case UFFD_EVENT_PAGEFAULT:
+		handle_fault((uintptr_t)event->arg.pagefault.address & ~(GUARD_PAGE - 1),
+			     event->arg.pagefault.flags & UFFD_PAGEFAULT_FLAG_WP);
+		break;
+	case UFFD_EVENT_REMAP:
+		mask = guard_lock();
+		cover_move(event->arg.remap.from, event->arg.remap.to, event->arg.remap.len);
+		guard_unlock(mask);
+		break;
+	}
+}
+
+/* Ends the thread if nothing is guarded. Returns whether it is to end. */
+static bool go_home(unsigned int mine)
+{
+	uint64_t mask = guard_lock();
+	bool home = mine != atomic_load(&generation) || !guard_active();
+
+	if (home && mine == atomic_load(&generation))
+		atomic_store(&thread_state, THREAD_NONE);
+	guard_unlock(mask);
+	return home;
+}
+
+static void *handler(void *arg)
+{
+	unsigned int mine = atomic_load(&generation);
+	struct uffd_msg events[EVENTS];
+
+	sys_call(SYS_prctl, PR_SET_NAME, (long)"zc-guard", 0, 0, 0, 0);
+	for (;;) {
+		struct pollfd ready = { .fd = uffd, .events = POLLIN };
+		struct timespec wait = { .tv_nsec = IDLE_MS * 1000000l };
+		long got = sys_call(SYS_ppoll, (long)&ready, 1, (long)&wait, 0, 0, 0);
+
+		if (!got) {
+			guard_poll_owners();
+			if (go_home(mine))
+				return NULL;
+			continue;
+		}
+		got = sys_call(SYS_read, uffd, (long)events, sizeof(events), 0, 0, 0);
+		if (got < 0 && got != -EAGAIN && got != -EINTR) {
+			log_error("guard: reading the userfaultfd failed with %d", (int)-got);
+			return NULL;
+		}
+		for (long i = 0; i < got / (long)sizeof(events[0]); i++)
+			handle_event(&events[i]);
+	}
+}
+
+/* All signals blocked but the two that libc sends to every thread (setuid, cancellation). */
+static int thread_start(void)
+{
+	uint64_t blocked = ~(1ull << 31 | 1ull << 32), before;
+	pthread_attr_t attributes;
+	pthread_t thread;
+	int rc;
+
+	sys_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&blocked, (long)&before, sizeof(blocked), 0, 0);
+	pthread_attr_init(&attributes);
+	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+	pthread_attr_setstacksize(&attributes, THREAD_STACK_BYTES);
+	rc = pthread_create(&thread, &attributes, handler, NULL);
+	if (rc == EINVAL) { /* the static thread-local data of this program is larger than that */
+		pthread_attr_destroy(&attributes);
+		pthread_attr_init(&attributes);
+		pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+		rc = pthread_create(&thread, &attributes, handler, NULL);
+	}
+	pthread_attr_destroy(&attributes);
+	sys_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&before, 0, sizeof(before), 0, 0);
+	return -rc;
+}
+
+static int uffd_available(void)
+{
+	long fd = open_full();
+
+	if (fd < 0)
+		return -ENOTSUP;
+	sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
+	return 0;
+}
+
+static bool uffd_ready(void)
+{
+	return uffd >= 0 && atomic_load(&thread_state) == THREAD_RUNNING;
+}
+
+static int uffd_start(void)
+{
+	int expected = THREAD_NONE;
+	int rc = 0;
+
+	if (atomic_load(&thread_state) == THREAD_RUNNING)
+		return 0;
+	/* Another thread, or this one further up in a signal handler or the program's malloc, is at it. */
+	if (!atomic_compare_exchange_strong(&thread_state, &expected, THREAD_STARTING))
+		return expected == THREAD_RUNNING ? 0 : -EAGAIN;
+	if (uffd < 0)
+		rc = uffd_open();
+	if (!rc)
+		rc = thread_start();
+	atomic_store(&thread_state, rc ? THREAD_NONE : THREAD_RUNNING);
+	return rc;
+}
+
+/* Protecting ----------------------------------------------------------------------------------------------------------- */
+
+static int uffd_protect(uintptr_t start, uintptr_t end)
+{
+	struct uffdio_writeprotect protect = { .range = { start, end - start }, .mode = UFFDIO_WRITEPROTECT_MODE_WP };
+	uint64_t ioctls = 0;
+	long rc = uffd_register(start, end, UFFDIO_REGISTER_MODE_WP, &ioctls);
+
+	if (rc < 0)
+		return rc == -ENOMEM ? -ENOMEM : -EINVAL;
+	if (!(ioctls & (1ull << _UFFDIO_WRITEPROTECT)) || !(ioctls & (1ull << _UFFDIO_ZEROPAGE)))
+		return -EINVAL; /* huge pages from hugetlbfs */
+	do {
+		rc = uffd_ioctl(UFFDIO_WRITEPROTECT, &protect);
+	} while (rc == -EAGAIN);
+	if (rc < 0)
+		return rc == -ENOENT ? -EINVAL : (int)rc;
+	/* Now that nothing can slip in any more. */
+	if (!memory_pages_are(start, end, PAGEMAP_PRESENT | PAGEMAP_FILE | PAGEMAP_UFFD_WP, PAGEMAP_PRESENT | PAGEMAP_UFFD_WP))
+		return -EINVAL;
+	return 0;
+}
+
+static bool still_protected(uintptr_t start, uintptr_t end)
+{
+	return memory_pages_are(start, end, PAGEMAP_UFFD_WP, PAGEMAP_UFFD_WP);
+}
+
+static bool drop(uintptr_t start, uintptr_t end)
+{
+	return !sys_call(SYS_madvise, (long)start, (long)(end - start), MADV_DONTNEED, 0, 0, 0) ||
+	       !sys_call(SYS_madvise, (long)start, (long)(end - start), MADV_DONTNEED_LOCKED_NUMBER, 0, 0, 0);
+}
+
+/* Fills the dropped pages from the copy. The kernel allocates here: under memory pressure that takes its time. */
+static void fill(uintptr_t start, uintptr_t end)
+{
+	uintptr_t at = start;
+
+	for (int tries = 0; at < end && tries < COPY_TRIES; tries++) {
+		struct uffdio_copy copy = { .dst = at, .src = (uintptr_t)aside + (at - start), .len = end - at };
+		long rc = uffd_ioctl(UFFDIO_COPY, &copy);
+
+		if (!rc)
+			return;
+		if (copy.copy > 0)
+			at += (uintptr_t)copy.copy;
+		else if (rc == -EEXIST) /* zeros that a reader got where the gap could not be closed to it */
+			drop(at, at + GUARD_PAGE);
+		else if (rc == -ENOENT || rc == -ESRCH || rc == -EINVAL)
+			return; /* the mapping is gone */
+		else
+			sys_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+	}
+	if (at < end)
+		log_error("guard: no memory for a page that was taken");
+}
+
+/* Takes up to a chunk of pages of one mapping, all of them still protected. Returns false if they are not. */
+static bool take_pages(uintptr_t start, uintptr_t end)
+{
+	struct guard_mapping mapping;
+
+	if (memory_mapping(start, &mapping) || mapping.start > start || mapping.end < end)
+		return false;
+	if (!mapping.plain) {
+		int rc = memory_replace(start, end, still_protected);
+
+		return !rc;
+	}
+	/* If there is no memory to split the mapping, only a reader in the gap is at risk, and fill() sees to that. */
+	uffd_register(start, end, UFFDIO_REGISTER_MODE_WP | UFFDIO_REGISTER_MODE_MISSING, NULL);
+	if (memory_copy(aside, start, end - start) || !still_protected(start, end))
+		return false;
+	if (drop(start, end))
+		fill(start, end);
+	else
+		memory_replace(start, end, still_protected);
+	return true;
+}
+
+static void uffd_take(uintptr_t start, uintptr_t end)
+{
+	uintptr_t at = start;
+
+	while (at < end) {
+		uintptr_t until = end - at > CHUNK_BYTES ? at + CHUNK_BYTES : end;
+
+		if (!take_pages(at, until))
+			for (uintptr_t page = at; page < until && until - at > GUARD_PAGE; page += GUARD_PAGE)
+				take_pages(page, page + GUARD_PAGE);
+		at = until;
+	}
+	uffd_unregister(start, end);
+	uffd_wake(start, end);
+}
+
+static bool uffd_stray(uintptr_t page)
+{
+	/* Released meanwhile: the writer is woken and finds an ordinary page. Otherwise the books missed a move: copy. */
+	if (still_protected(page, page + GUARD_PAGE))
+		uffd_take(page, page + GUARD_PAGE);
+	return true;
+}
+
+static void uffd_child(void)
+{
+	/* The descriptor belongs to the parent's memory; the kernel has left its registrations out of ours. */
+	if (uffd >= 0)
+		sys_call(SYS_close, uffd, 0, 0, 0, 0, 0);
+	uffd = -1;
+	atomic_store(&thread_state, THREAD_NONE);
+}
+
+static int uffd_descriptors(int *out, int count)
+{
+	if (!count)
+		return 0;
+	out[0] = uffd;
+	return 1;
+}
+
+const struct guard_backend guard_backend_uffd = {
+	.name = "userfaultfd",
+	.available = uffd_available,
+	.start = uffd_start,
+	.ready = uffd_ready,
+	.protect = uffd_protect,
+	.unprotect = uffd_unregister,
+	.take = uffd_take,
+	.stray = uffd_stray,
+	.child = uffd_child,
+	.descriptors = uffd_descriptors,
+};
