@@ -163,3 +163,15 @@ void log_write(enum log_level level, const char *format, ...)
 	line[used++] = '\n';
 	sys_call(SYS_write, fd, (long)line, (long)used, 0, 0, 0);
 }
+
+void log_refused(const char *message)
+{
+	char line[1024];
+	size_t used = log_format(line, sizeof(line), "libzc: %s\n", message);
+
+	if (used >= sizeof(line)) {
+		used = sizeof(line) - 1;
+		line[used - 1] = '\n';
+	}
+	sys_call(SYS_write, 2, (long)line, (long)used, 0, 0, 0);
+}

@@ -23,6 +23,9 @@ int log_open(enum log_level level, const char *file);
 /* Returns the descriptor that the log writes to, -1 if none: callers keep it out of the guest's hands. */
 int log_descriptor(void);
 
+/* Tells on standard error, whatever the level: a setting that was asked for and can't be had is no noise. */
+void log_refused(const char *message);
+
 /* Writes one line; the newline is added. Use the macros. */
 void log_write(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

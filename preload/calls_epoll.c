@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * epoll. The program's registrations go to the kernel as they are. An event that a zerocopy notice of ours has a part in
+ * (EPOLLERR) is looked at before it is told: the notices are taken, the socket is asked for its state, and what the program
+ * would have been told without them is what it is told. Level-triggered: the state, if any is left. Edge-triggered: the state,
+ * if something in it is new since the last event. One-shot: if nothing is left, it is armed again.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <limits.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/sys.h"
+#include "preload/real.h"
+#include "preload/send.h"
+#include "preload/watch.h"
+#include "preload/zerocopy.h"
+
+#define LASTING (EPOLLHUP | EPOLLRDHUP | EPOLLERR)
+#define READABLE (EPOLLIN | EPOLLRDNORM | EPOLLPRI | EPOLLRDBAND)
+#define WRITABLE (EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND)
+#define CACHE_ROWS 1024
+
+ZC_EXPORT int epoll_create(int size)
+{
+	int fd = real.epoll_create(size);
+
+	set_open(fd);
+	return fd;
+}
+
+ZC_EXPORT int epoll_create1(int flags)
+{
+	int fd = real.epoll_create1(flags);
+
+	set_open(fd);
+	return fd;
+}
+
+ZC_EXPORT int epoll_ctl(int set, int op, int fd, struct epoll_event *event)
+{
+	int rc, saved = errno;
+
+	sg_before_wait();
+	rc = real.epoll_ctl(set, op, fd, event);
+	if (!rc && table_entry(fd) > TABLE_OWN) {
+		watch_follow(set, op, fd, event);
+		errno = saved;
+	}
+	return rc;
+}
+
+/* Finding the connection of an event: a cache in front of a search through those that have used zerocopy. */
+static struct conn *_Atomic cache[CACHE_ROWS];
+
+static size_t row_of(const struct set *set, uint64_t data)
+{
+	uint64_t key = data ^ (uintptr_t)set;
+
+	return (key * 0x9e3779b97f4a7c15ull) >> 54;
+}
+
+static struct watch *watch_in(struct conn *conn, const struct set *set, uint64_t data)
+{
+	struct watch *watch = conn->watches;
+
+	while (watch && (watch->set != set || watch->event.data.u64 != data))
+		watch = watch->next;
+	return watch;
+}
+
+static __thread struct {
+	const struct set *set;
+	uint64_t data;
+	struct conn *found;
+} search __attribute__((tls_model("initial-exec")));
+
+static void search_visit(struct conn *conn)
+{
+	struct lock_hold hold;
+
+	if (search.found || !conn->zerocopy.enabled || !lock_take(&conn->lock, &hold))
+		return;
+	if (watch_in(conn, search.set, search.data))
+		search.found = conn;
+	lock_give(&conn->lock, &hold);
+}
+
+/* Returns the connection, locked, with its registration; NULL: none of those. */
+static struct conn *find_conn(const struct set *set, uint64_t data, struct watch **watch, struct lock_hold *hold)
+{
+	struct conn *conn = atomic_load_explicit(&cache[row_of(set, data)], memory_order_relaxed);
+
+	for (int tries = 0; tries < 2; tries++) {
+		if (conn && conn->zerocopy.enabled && lock_take(&conn->lock, hold)) {
+			*watch = watch_in(conn, set, data);
+			if (*watch)
+				return conn;
+			lock_give(&conn->lock, hold);
+		}
+		search.set = set;
+		search.data = data;
+		search.found = NULL;
+		conn_each(search_visit);
+		conn = search.found;
+		if (!conn)
+			return NULL;
+		atomic_store_explicit(&cache[row_of(set, data)], conn, memory_order_relaxed);
+	}
+	return NULL;
+}
+
+/* Bytes that the socket has received so far, and the end of them. */
+static uint64_t received(int fd)
+{
+	struct tcp_info info;
+	socklen_t bytes = sizeof(info);
+
+	memset(&info, 0, sizeof(info));
+	sys_call(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, (long)&info, (long)&bytes, 0);
+	return info.tcpi_bytes_received;
+}
+
+/* The state of the socket as the registration sees it, after all notices are taken. *taken counts those. */
+static uint32_t state_of(struct conn *conn, const struct watch *watch, int *taken)
+{
+	struct pollfd look = { .fd = conn_fd(conn), .events = (short)(watch->event.events & 0xffff) };
+	int now;
+
+	*taken = 0;
+	do {
+		now = zerocopy_harvest(conn);
+		*taken += now;
+		look.revents = 0;
+		sys_call(SYS_poll, (long)&look, 1, 0, 0, 0, 0);
+	} while (now && (look.revents & POLLERR));
+	return (uint32_t)(unsigned short)look.revents & (watch->event.events | EPOLLERR | EPOLLHUP);
+}
+
+/* What of the state an edge-triggered registration has not been told. */
+static bool is_new(struct conn *conn, const struct watch *watch, uint32_t state)
+{
+	if (!watch->seen || (state & LASTING & ~watch->seen_lasting))
+		return true;
+	if ((state & READABLE) && received(conn_fd(conn)) != watch->seen_bytes)
+		return true;
+	return (state & WRITABLE) && atomic_load_explicit(&conn->send_blocked, memory_order_relaxed);
+}
+
+static void tell(struct conn *conn, struct watch *watch, uint32_t state)
+{
+	if (!(watch->event.events & EPOLLET))
+		return;
+	watch->seen = true;
+	watch->seen_lasting = state & LASTING;
+	watch->seen_bytes = received(conn_fd(conn));
+	if (state & WRITABLE)
+		atomic_store_explicit(&conn->send_blocked, false, memory_order_relaxed);
+}
+
+/* Returns whether the event is to be told, and puts it right. */
+static bool look_through(int set_fd, struct conn *conn, struct watch *watch, struct epoll_event *event)
+{
+	uint32_t state = event->events;
+	bool due;
+	int taken;
+
+	if (!(event->events & EPOLLERR)) {
+		tell(conn, watch, state);
+		return true;
+	}
+	state = state_of(conn, watch, &taken);
+	if (!taken && (state & EPOLLERR)) { /* an error of the program's own */
+		tell(conn, watch, state);
+		return true;
+	}
+	due = state && (!(watch->event.events & EPOLLET) || (watch->event.events & EPOLLONESHOT) ||
+			is_new(conn, watch, state));
+	if (!due) {
+		stats_conn(conn->slot, STAT_CONN_HIDDEN_EVENTS, 1);
+		if (watch->event.events & EPOLLONESHOT && watch->fd >= 0)
+			real.epoll_ctl(set_fd, EPOLL_CTL_MOD, watch->fd, &watch->event);
+		return false;
+	}
+	event->events = state;
+	tell(conn, watch, state);
+	return true;
+}
+
+/* Takes events out that are ours alone. Returns how many are left. */
+static int filter(int set_fd, struct epoll_event *events, int count)
+{
+	struct set *set = table_set(set_fd);
+	int left = 0;
+
+	if (!set)
+		return count;
+	for (int i = 0; i < count; i++) {
+		struct lock_hold hold;
+		struct watch *watch;
+		struct conn *conn = find_conn(set, events[i].data.u64, &watch, &hold);
+		bool told = true;
+
+		if (conn) {
+			told = look_through(set_fd, conn, watch, &events[i]);
+			lock_give(&conn->lock, &hold);
+		}
+		if (told)
+			events[left++] = events[i];
+	}
+	return left;
+}
+
+static inline bool notices_now(void)
+{
+	return __builtin_expect(atomic_load_explicit(&conn_zerocopy_used, memory_order_relaxed) != 0, 0);
+}
+
+static bool has_error(const struct epoll_event *events, int count)
+{
+	for (int i = 0; i < count; i++) {
+		if (events[i].events & EPOLLERR)
+			return true;
+	}
+	return false;
+}
+
+/* Returns events to tell; 0: none of these, ask again. */
+static int told(int set, struct epoll_event *events, int count)
+{
+	int saved = errno;
+
+	/* Notices taken by another thread meanwhile have left an event without a cause: that is looked at too. */
+	if (count <= 0 || (!notices_now() && !has_error(events, count)))
+		return count;
+	count = filter(set, events, count);
+	errno = saved;
+	return count;
+}
+
+static int left_ms(uint64_t until)
+{
+	uint64_t now = clock_now();
+
+	/* Rounded up, as the kernel never wakes early. */
+	return until == UINT64_MAX ? -1 : until > now ? (int)((until - now + NS_PER_MS - 1) / NS_PER_MS) : 0;
+}
+
+ZC_EXPORT int epoll_pwait(int set, struct epoll_event *events, int count, int timeout, const sigset_t *mask)
+{
+	bool possible = atomic_load_explicit(&conn_zerocopy_ever, memory_order_relaxed);
+	uint64_t until;
+	int ready;
+
+	sg_before_wait();
+	if (__builtin_expect(!possible, 1))
+		return real.epoll_pwait(set, events, count, timeout, mask);
+	until = timeout < 0 ? UINT64_MAX : timeout ? clock_now() + (uint64_t)timeout * NS_PER_MS : 0;
+	do {
+		ready = real.epoll_pwait(set, events, count, left_ms(until), mask);
+		if (ready <= 0)
+			return ready;
+		ready = told(set, events, ready);
+	} while (!ready);
+	return ready;
+}
+
+ZC_EXPORT int epoll_wait(int set, struct epoll_event *events, int count, int timeout)
+{
+	if (atomic_load_explicit(&conn_zerocopy_ever, memory_order_relaxed))
+		return epoll_pwait(set, events, count, timeout, NULL);
+	sg_before_wait();
+	return real.epoll_wait(set, events, count, timeout);
+}
+
+ZC_EXPORT int epoll_pwait2(int set, struct epoll_event *events, int count, const struct timespec *timeout,
+			   const sigset_t *mask)
+{
+	uint64_t until, now;
+	struct timespec left;
+	int ready;
+
+	sg_before_wait();
+	if (!atomic_load_explicit(&conn_zerocopy_ever, memory_order_relaxed))
+		return real.epoll_pwait2(set, events, count, timeout, mask);
+	now = clock_now();
+	until = timeout ? now + (uint64_t)timeout->tv_sec * NS_PER_SEC + (uint64_t)timeout->tv_nsec : UINT64_MAX;
+	do {
+		uint64_t rest = until > now ? until - now : 0;
+
+		left = (struct timespec){ (time_t)(rest / NS_PER_SEC), (long)(rest % NS_PER_SEC) };
+		ready = real.epoll_pwait2(set, events, count, timeout ? &left : NULL, mask);
+		if (ready <= 0)
+			return ready;
+		ready = told(set, events, ready);
+		now = clock_now();
+	} while (!ready);
+	return ready;
+}

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: MIT */
+/* What ends a guard: memory that goes away, is replaced, or changes its nature. A relaxed load when nothing is guarded. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <sys/mman.h>
+#include <sys/shm.h>
+#include <unistd.h>
+
+#include "preload/real.h"
+#include "rdma/guard.h"
+
+static inline void going_away(const void *at, size_t bytes)
+{
+	if (__builtin_expect(guard_active(), 0))
+		guard_forget(at, bytes);
+}
+
+static inline void changing(const void *at, size_t bytes)
+{
+	if (__builtin_expect(guard_active(), 0))
+		guard_settle(at, bytes);
+}
+
+static bool replaces(const void *at, int flags)
+{
+	return at && flags & MAP_FIXED && (flags & MAP_FIXED_NOREPLACE) != MAP_FIXED_NOREPLACE;
+}
+
+ZC_EXPORT void *mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset)
+{
+	if (replaces(at, flags))
+		going_away(at, bytes);
+	return real.mmap(at, bytes, protection, flags, fd, offset);
+}
+
+ZC_EXPORT void *mmap64(void *at, size_t bytes, int protection, int flags, int fd, off64_t offset)
+{
+	if (replaces(at, flags))
+		going_away(at, bytes);
+	return real.mmap64(at, bytes, protection, flags, fd, offset);
+}
+
+ZC_EXPORT int munmap(void *at, size_t bytes)
+{
+	going_away(at, bytes);
+	return real.munmap(at, bytes);
+}
+
+ZC_EXPORT void *mremap(void *at, size_t bytes, size_t new_bytes, int flags, ...)
+{
+	void *to = NULL;
+	va_list list;
+
+	if (flags & MREMAP_FIXED) {
+		va_start(list, flags);
+		to = va_arg(list, void *);
+		va_end(list);
+		going_away(to, new_bytes);
+	}
+	real_resolve();
+	changing(at, bytes); /* it moves: the pages must be ordinary ones */
+	return real.mremap(at, bytes, new_bytes, flags, to);
+}
+
+ZC_EXPORT int madvise(void *at, size_t bytes, int advice)
+{
+	if (advice == MADV_DONTNEED || advice == MADV_REMOVE || advice == MADV_FREE || advice == MADV_DONTFORK ||
+	    advice == MADV_WIPEONFORK)
+		changing(at, bytes);
+	return real.madvise(at, bytes, advice);
+}
+
+ZC_EXPORT int mprotect(void *at, size_t bytes, int protection)
+{
+	changing(at, bytes);
+	return real.mprotect(at, bytes, protection);
+}
+
+ZC_EXPORT int pkey_mprotect(void *at, size_t bytes, int protection, int key)
+{
+	changing(at, bytes);
+	return real.pkey_mprotect(at, bytes, protection, key);
+}
+
+/* The heap's end moves down: what lies above it goes away. */
+static void before_shrink(uintptr_t end)
+{
+	uintptr_t now = guard_active() ? (uintptr_t)real.sbrk(0) : 0;
+
+	if (now > end)
+		going_away((void *)end, now - end);
+}
+
+ZC_EXPORT int brk(void *end)
+{
+	before_shrink((uintptr_t)end);
+	return real.brk(end);
+}
+
+ZC_EXPORT void *sbrk(intptr_t step)
+{
+	if (step < 0 && guard_active())
+		before_shrink((uintptr_t)real.sbrk(0) - (uintptr_t)-step);
+	return real.sbrk(step);
+}
+
+ZC_EXPORT void *shmat(int id, const void *at, int flags)
+{
+	struct shmid_ds info;
+
+	if (at && flags & SHM_REMAP && guard_active() && !shmctl(id, IPC_STAT, &info))
+		going_away(at, info.shm_segsz);
+	return real.shmat(id, at, flags);
+}
+
+ZC_EXPORT int shmdt(const void *at)
+{
+	return real.shmdt(at); /* shared memory is never guarded */
+}

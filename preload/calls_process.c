@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Where a process doubles, becomes another, or ends: what is held leaves first; over fork the connections and guards are
+ * still. A child of vfork shares our memory and is told apart by its process number (conn_process_is_ours).
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <linux/close_range.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/log.h"
+#include "common/sys.h"
+#include "preload/guest.h"
+#include "preload/real.h"
+#include "preload/sg.h"
+#include "rdma/guard.h"
+
+static pid_t fork_by(pid_t (*really)(void))
+{
+	pid_t child;
+	int saved;
+
+	sg_flush_all();
+	conn_before_fork();
+	guard_before_fork();
+	child = really();
+	saved = errno;
+	guard_after_fork(child == 0);
+	if (child == 0)
+		flusher_after_fork();
+	conn_after_fork(child == 0);
+	if (child == 0) {
+		stats_after_fork();
+		table_own_refresh();
+	}
+	errno = saved;
+	return child;
+}
+
+ZC_EXPORT pid_t fork(void)
+{
+	return fork_by(real.fork);
+}
+
+ZC_EXPORT pid_t _Fork(void)
+{
+	return fork_by(real._Fork);
+}
+
+/* Returns twice on one stack: nothing may lie on it. */
+#if defined(__x86_64__)
+__asm__(".text\n.globl vfork\n.type vfork,@function\nvfork:\n"
+	"	endbr64\n"
+	"	jmp *real_vfork(%rip)\n"
+	".size vfork,.-vfork\n");
+#elif defined(__aarch64__)
+__asm__(".text\n.globl vfork\n.type vfork,%function\nvfork:\n"
+	"	adrp x16, real_vfork\n"
+	"	ldr x16, [x16, :lo12:real_vfork]\n"
+	"	br x16\n"
+	".size vfork,.-vfork\n");
+#endif
+
+/* Before another program takes this one's place, and before the end. */
+static void leaving(void)
+{
+	sg_flush_all();
+	flusher_finish();
+}
+
+ZC_EXPORT int execve(const char *path, char *const argv[], char *const envp[])
+{
+	leaving();
+	return real.execve(path, argv, envp);
+}
+
+ZC_EXPORT int execv(const char *path, char *const argv[])
+{
+	leaving();
+	return real.execv(path, argv);
+}
+
+ZC_EXPORT int execvp(const char *file, char *const argv[])
+{
+	leaving();
+	return real.execvp(file, argv);
+}
+
+ZC_EXPORT int execvpe(const char *file, char *const argv[], char *const envp[])
+{
+	leaving();
+	return real.execvpe(file, argv, envp);
+}
+
+ZC_EXPORT int fexecve(int fd, char *const argv[], char *const envp[])
+{
+	leaving();
+	return real.fexecve(fd, argv, envp);
+}
+
+ZC_EXPORT int execveat(int dir, const char *path, char *const argv[], char *const envp[], int flags)
+{
+	leaving();
+	return real.execveat(dir, path, argv, envp, flags);
+}
+
+/* The list forms end in the vector forms. Counted first: an argument list may be long, and vfork's stack is the parent's. */
+static size_t count_list(const char *first, va_list list)
+{
+	size_t count = 1;
+
+	if (!first)
+		return 0;
+	while (va_arg(list, const char *))
+		count++;
+	return count;
+}
+
+static void fill_list(char **argv, const char *first, size_t count, va_list list)
+{
+	for (size_t i = 0; i < count; i++)
+		argv[i] = i ? va_arg(list, char *) : (char *)first;
+	argv[count] = NULL;
+}
+
+#define GATHER(argv, first)                                                                                            \
+	va_list list_;                                                                                                 \
+	va_start(list_, first);                                                                                        \
+	size_t count_ = count_list(first, list_);                                                                      \
+	va_end(list_);                                                                                                 \
+	char *argv[count_ + 1];                                                                                        \
+	va_start(list_, first);                                                                                        \
+	fill_list(argv, first, count_, list_)
+
+ZC_EXPORT int execl(const char *path, const char *arg, ...)
+{
+	GATHER(argv, arg);
+	va_end(list_);
+	return execv(path, argv);
+}
+
+ZC_EXPORT int execlp(const char *file, const char *arg, ...)
+{
+	GATHER(argv, arg);
+	va_end(list_);
+	return execvp(file, argv);
+}
+
+ZC_EXPORT int execle(const char *path, const char *arg, ...)
+{
+	char *const *envp;
+
+	GATHER(argv, arg);
+	if (count_)
+		(void)va_arg(list_, char *); /* the NULL that ends the arguments */
+	envp = va_arg(list_, char *const *);
+	va_end(list_);
+	return execve(path, argv, envp);
+}
+
+ZC_EXPORT int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,
+			  const posix_spawnattr_t *attributes, char *const argv[], char *const envp[])
+{
+	sg_flush_all();
+	return real.posix_spawn(pid, path, actions, attributes, argv, envp);
+}
+
+ZC_EXPORT int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,
+			   const posix_spawnattr_t *attributes, char *const argv[], char *const envp[])
+{
+	sg_flush_all();
+	return real.posix_spawnp(pid, file, actions, attributes, argv, envp);
+}
+
+ZC_EXPORT int system(const char *command)
+{
+	sg_flush_all();
+	return real.system(command);
+}
+
+ZC_EXPORT FILE *popen(const char *command, const char *mode)
+{
+	sg_flush_all();
+	return real.popen(command, mode);
+}
+
+#define ENDS(name, params, args)                                                                                       \
+	ZC_EXPORT void name params                                                                                     \
+	{                                                                                                              \
+		leaving();                                                                                             \
+		real.name args;                                                                                        \
+		__builtin_unreachable();                                                                               \
+	}
+
+ENDS(_exit, (int status), (status))
+ENDS(_Exit, (int status), (status))
+ENDS(quick_exit, (int status), (status))
+ENDS(abort, (void), ())
+
+/* exit() runs destructors; later ones may send more, which then ends with _exit inside libc: the flusher's deadline. */
+__attribute__((destructor)) static void ending(void)
+{
+	leaving();
+	atomic_store(&guest_ending, true); /* nothing is held from here on */
+}
+
+static bool closes_own(long number, long fd)
+{
+	return number == SYS_close && table_is_own((int)fd);
+}
+
+/* A raw system call of the program does what the wrapper would have done, where it concerns descriptors or memory. */
+ZC_EXPORT long syscall(long number, ...)
+{
+	va_list list;
+	long a[6];
+
+	va_start(list, number);
+	for (int i = 0; i < 6; i++)
+		a[i] = va_arg(list, long);
+	va_end(list);
+	real_resolve();
+	sg_before_wait();
+	if (closes_own(number, a[0])) {
+		errno = EBADF;
+		return -1;
+	}
+	guest_notes_syscall(number, a);
+	return real.syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+ZC_EXPORT int prctl(int option, ...)
+{
+	va_list list;
+	unsigned long a[4];
+
+	va_start(list, option);
+	for (int i = 0; i < 4; i++)
+		a[i] = va_arg(list, unsigned long);
+	va_end(list);
+	real_resolve();
+	guest_notes_prctl(option);
+	return real.prctl(option, a[0], a[1], a[2], a[3]);
+}

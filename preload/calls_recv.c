@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The receiving calls. What is held leaves first, since the program may wait. Where the guard is mprotect, the memory that
+ * the kernel is to write to is settled first, and once more if another thread guarded it in between (EFAULT).
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <limits.h>
+
+#include "preload/notice.h"
+#include "preload/real.h"
+#include "preload/send.h"
+#include "preload/share.h"
+#include "preload/zerocopy.h"
+#include "rdma/guard.h"
+
+static inline bool settling(void)
+{
+	return __builtin_expect(guard_active(), 0) && guard_needs_settling();
+}
+
+static void settle_iov(const struct iovec *iov, size_t count)
+{
+	for (size_t i = 0; i < count && i < IOV_MAX; i++)
+		guard_settle(iov[i].iov_base, iov[i].iov_len);
+}
+
+/* Calls again what failed with EFAULT while something was under guard; `settle` is run before each try. */
+#define SETTLED(settle, call)                                                                                          \
+	({                                                                                                             \
+		__typeof__(call) got_;                                                                                 \
+		bool again_ = settling();                                                                              \
+		if (__builtin_expect(!again_, 1)) {                                                                    \
+			got_ = (call);                                                                                 \
+			again_ = __builtin_expect(got_ == (__typeof__(call))-1, 0) && errno == EFAULT && settling();   \
+		} else {                                                                                               \
+			got_ = (__typeof__(call))-1;                                                                   \
+			errno = EFAULT;                                                                                \
+		}                                                                                                      \
+		for (int tries_ = 0; again_ && tries_ < 8; tries_++) {                                                 \
+			settle;                                                                                        \
+			got_ = (call);                                                                                 \
+			again_ = got_ == (__typeof__(call))-1 && errno == EFAULT && settling();                        \
+		}                                                                                                      \
+		got_;                                                                                                  \
+	})
+
+/* Before any receive or wait on the connection. */
+static void recv_begins(struct conn *conn, int fd)
+{
+	sg_before_wait();
+	if (conn && __builtin_expect(atomic_load_explicit(&conn->sg.held, memory_order_relaxed) != 0, 0))
+		sg_drain(conn, fd, false);
+}
+
+/*
+ * After it: counts, and ends the turn. Bytes that had been accepted and then failed have used up the socket's error: the
+ * program gets it where the kernel would have told it, once there is no more data.
+ */
+static ssize_t recv_ends(struct conn *conn, ssize_t got, int flags)
+{
+	int error;
+
+	if (!conn)
+		return got;
+	if (__builtin_expect(got <= 0 && atomic_load_explicit(&conn->sg.error, memory_order_relaxed), 0)) {
+		error = sg_take_error(conn);
+		if (error && error != EPIPE) {
+			errno = error;
+			return -1;
+		}
+	}
+	if (got < 0)
+		return got;
+	if (flags & MSG_PEEK)
+		return got;
+	stats_conn(conn->slot, STAT_CONN_RECV_CALLS, 1);
+	stats_conn(conn->slot, STAT_CONN_RECV_BYTES, (uint64_t)got);
+	if (conn_active(conn))
+		sg_turn_ends(conn);
+	return got;
+}
+
+#define RECEIVED(conn, fd, flags, settle, call)                                                                        \
+	({                                                                                                             \
+		recv_begins(conn, fd);                                                                                 \
+		recv_ends(conn, SETTLED(settle, call), flags);                                                         \
+	})
+
+ZC_EXPORT ssize_t recv(int fd, void *data, size_t bytes, int flags)
+{
+	struct conn *conn = conn_of_socket(fd);
+
+	return RECEIVED(conn, fd, flags, guard_settle(data, bytes), real.recv(fd, data, bytes, flags));
+}
+
+ZC_EXPORT ssize_t __recv_chk(int fd, void *data, size_t bytes, size_t room, int flags)
+{
+	return bytes > room ? real.__recv_chk(fd, data, bytes, room, flags) : recv(fd, data, bytes, flags);
+}
+
+ZC_EXPORT ssize_t recvfrom(int fd, void *data, size_t bytes, int flags, struct sockaddr *address,
+			   socklen_t *address_bytes)
+{
+	struct conn *conn = conn_of_socket(fd);
+
+	return RECEIVED(conn, fd, flags, guard_settle(data, bytes),
+			real.recvfrom(fd, data, bytes, flags, address, address_bytes));
+}
+
+ZC_EXPORT ssize_t __recvfrom_chk(int fd, void *data, size_t bytes, size_t room, int flags, struct sockaddr *address,
+				 socklen_t *address_bytes)
+{
+	return bytes > room ? real.__recvfrom_chk(fd, data, bytes, room, flags, address, address_bytes) :
+			      recvfrom(fd, data, bytes, flags, address, address_bytes);
+}
+
+/* The program reads the error queue itself: it must not meet our notices there. */
+static ssize_t recv_error_queue(struct conn *conn, int fd, struct msghdr *message, int flags)
+{
+	struct msghdr given = *message;
+	struct lock_hold hold;
+	ssize_t got;
+	bool theirs;
+
+	if (conn_active(conn) && conn->zerocopy.next)
+		zerocopy_harvest_now(conn);
+	for (;;) {
+		got = real.recvmsg(fd, message, flags);
+		if (got < 0 || !conn->zerocopy.next || !lock_take(&conn->lock, &hold))
+			return got;
+		theirs = notice_for_program(conn, message);
+		lock_give(&conn->lock, &hold);
+		if (theirs)
+			return got;
+		*message = given;
+	}
+}
+
+ZC_EXPORT ssize_t recvmsg(int fd, struct msghdr *message, int flags)
+{
+	struct conn *conn = conn_of_socket(fd);
+	ssize_t got;
+
+	if (conn && flags & MSG_ERRQUEUE)
+		return recv_error_queue(conn, fd, message, flags);
+	got = RECEIVED(conn, fd, flags, settle_iov(message->msg_iov, message->msg_iovlen),
+		       real.recvmsg(fd, message, flags));
+	if (got >= 0 && !conn)
+		share_received(message);
+	return got;
+}
+
+static void settle_messages(struct mmsghdr *messages, unsigned int count)
+{
+	for (unsigned int i = 0; i < count && i < IOV_MAX; i++)
+		settle_iov(messages[i].msg_hdr.msg_iov, messages[i].msg_hdr.msg_iovlen);
+}
+
+ZC_EXPORT int recvmmsg(int fd, struct mmsghdr *messages, unsigned int count, int flags, struct timespec *timeout)
+{
+	struct conn *conn = conn_of_socket(fd);
+	int got;
+
+	recv_begins(conn, fd);
+	got = SETTLED(settle_messages(messages, count), real.recvmmsg(fd, messages, count, flags, timeout));
+	for (int i = 0; i < got; i++) {
+		if (conn)
+			recv_ends(conn, messages[i].msg_len, flags);
+		else
+			share_received(&messages[i].msg_hdr);
+	}
+	return got > 0 ? got : (int)recv_ends(conn, got, MSG_PEEK);
+}
+
+ZC_EXPORT ssize_t read(int fd, void *data, size_t bytes)
+{
+	struct conn *conn = table_conn(fd);
+
+	return RECEIVED(conn, fd, 0, guard_settle(data, bytes), real.read(fd, data, bytes));
+}
+
+ZC_EXPORT ssize_t __read_chk(int fd, void *data, size_t bytes, size_t room)
+{
+	return bytes > room ? real.__read_chk(fd, data, bytes, room) : read(fd, data, bytes);
+}
+
+ZC_EXPORT ssize_t readv(int fd, const struct iovec *iov, int count)
+{
+	struct conn *conn = table_conn(fd);
+
+	return RECEIVED(conn, fd, 0, settle_iov(iov, (size_t)count), real.readv(fd, iov, count));
+}
+
+ZC_EXPORT ssize_t preadv2(int fd, const struct iovec *iov, int count, off_t offset, int flags)
+{
+	struct conn *conn = table_conn(fd);
+
+	return RECEIVED(conn, fd, 0, settle_iov(iov, (size_t)count), real.preadv2(fd, iov, count, offset, flags));
+}
+
+ZC_EXPORT ssize_t preadv64v2(int fd, const struct iovec *iov, int count, off64_t offset, int flags)
+{
+	struct conn *conn = table_conn(fd);
+
+	return RECEIVED(conn, fd, 0, settle_iov(iov, (size_t)count), real.preadv64v2(fd, iov, count, offset, flags));
+}
+
+/* Not for sockets, but the kernel writes to the program's memory, and a disk may take its time. */
+#define FILLED(settle, call)                                                                                           \
+	({                                                                                                             \
+		sg_before_wait();                                                                                      \
+		SETTLED(settle, call);                                                                                 \
+	})
+
+ZC_EXPORT ssize_t preadv(int fd, const struct iovec *iov, int count, off_t offset)
+{
+	return FILLED(settle_iov(iov, (size_t)count), real.preadv(fd, iov, count, offset));
+}
+
+ZC_EXPORT ssize_t preadv64(int fd, const struct iovec *iov, int count, off64_t offset)
+{
+	return FILLED(settle_iov(iov, (size_t)count), real.preadv64(fd, iov, count, offset));
+}
+
+ZC_EXPORT ssize_t pread(int fd, void *data, size_t bytes, off_t offset)
+{
+	return FILLED(guard_settle(data, bytes), real.pread(fd, data, bytes, offset));
+}
+
+ZC_EXPORT ssize_t pread64(int fd, void *data, size_t bytes, off64_t offset)
+{
+	return FILLED(guard_settle(data, bytes), real.pread64(fd, data, bytes, offset));
+}
+
+ZC_EXPORT ssize_t __pread_chk(int fd, void *data, size_t bytes, off_t offset, size_t room)
+{
+	return bytes > room ? real.__pread_chk(fd, data, bytes, offset, room) : pread(fd, data, bytes, offset);
+}
+
+ZC_EXPORT ssize_t __pread64_chk(int fd, void *data, size_t bytes, off64_t offset, size_t room)
+{
+	return bytes > room ? real.__pread64_chk(fd, data, bytes, offset, room) : pread64(fd, data, bytes, offset);
+}
+
+/* stdio reads large amounts straight into the program's memory, by calls inside libc; it can't be asked twice. */
+static void before_fread(const void *data, size_t size, size_t count)
+{
+	size_t bytes;
+
+	sg_before_wait();
+	if (settling() && !__builtin_mul_overflow(size, count, &bytes))
+		guard_settle(data, bytes);
+}
+
+ZC_EXPORT size_t fread(void *data, size_t size, size_t count, FILE *file)
+{
+	before_fread(data, size, count);
+	return real.fread(data, size, count, file);
+}
+
+ZC_EXPORT size_t fread_unlocked(void *data, size_t size, size_t count, FILE *file)
+{
+	before_fread(data, size, count);
+	return real.fread_unlocked(data, size, count, file);
+}
+
+ZC_EXPORT size_t __fread_chk(void *data, size_t room, size_t size, size_t count, FILE *file)
+{
+	before_fread(data, size, count);
+	return real.__fread_chk(data, room, size, count, file);
+}
+
+ZC_EXPORT size_t __fread_unlocked_chk(void *data, size_t room, size_t size, size_t count, FILE *file)
+{
+	before_fread(data, size, count);
+	return real.__fread_unlocked_chk(data, room, size, count, file);
+}
+
+ZC_EXPORT ssize_t getrandom(void *data, size_t bytes, unsigned int flags)
+{
+	return FILLED(guard_settle(data, bytes), real.getrandom(data, bytes, flags));
+}
+
+ZC_EXPORT ssize_t process_vm_readv(pid_t pid, const struct iovec *local, unsigned long local_count,
+				   const struct iovec *remote, unsigned long remote_count, unsigned long flags)
+{
+	return FILLED(settle_iov(local, local_count),
+		      real.process_vm_readv(pid, local, local_count, remote, remote_count, flags));
+}

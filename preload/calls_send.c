@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: MIT */
+/* The sending calls: each becomes spans and flags for send_by_path, or goes to the kernel as it is. */
+#define _GNU_SOURCE
+#include <string.h>
+
+#include "common/sys.h"
+#include "preload/real.h"
+#include "preload/send.h"
+#include "preload/share.h"
+#include "preload/zerocopy.h"
+#include "rdma/guard.h"
+
+/* Calls `by_kernel` with the send counted, unless a path has taken it. */
+#define SEND_COUNTED(conn, by_kernel)                                                                                  \
+	({                                                                                                             \
+		uint64_t begun_ = send_begins();                                                                       \
+		ssize_t sent_ = (by_kernel);                                                                           \
+		send_ends((conn), begun_, sent_);                                                                      \
+		sent_;                                                                                                 \
+	})
+
+/* A large copy on a connection where `auto` compares is timed for that. */
+#define SEND_COMPARED(conn, bytes, by_kernel)                                                                          \
+	({                                                                                                             \
+		bool large_ = (bytes) >= settings.zerocopy_min && conn_active(conn);                                   \
+		uint64_t cpu_ = large_ ? zerocopy_copy_begins(conn) : 0;                                               \
+		ssize_t done_ = SEND_COUNTED(conn, by_kernel);                                                         \
+		if (cpu_)                                                                                              \
+			zerocopy_copy_ends(conn, cpu_, done_);                                                         \
+		done_;                                                                                                 \
+	})
+
+ZC_EXPORT ssize_t send(int fd, const void *data, size_t bytes, int flags)
+{
+	struct conn *conn = conn_of_socket(fd);
+	struct iovec iov = { (void *)data, bytes };
+	ssize_t rc;
+
+	if (!conn) {
+		sg_before_wait();
+		return real.send(fd, data, bytes, flags);
+	}
+	if (conn_active(conn)) {
+		rc = flags & ~SEND_FLAGS ? send_special(conn, fd, flags) : send_by_path(conn, fd, &iov, 1, flags);
+		if (rc != SEND_BY_KERNEL)
+			return send_result(rc);
+	}
+	return SEND_COMPARED(conn, bytes, real.send(fd, data, bytes, flags));
+}
+
+ZC_EXPORT ssize_t sendto(int fd, const void *data, size_t bytes, int flags, const struct sockaddr *address,
+			 socklen_t address_bytes)
+{
+	struct conn *conn = conn_of_socket(fd);
+	struct iovec iov = { (void *)data, bytes };
+	ssize_t rc;
+
+	if (!conn) {
+		sg_before_wait();
+		return real.sendto(fd, data, bytes, flags, address, address_bytes);
+	}
+	if (conn_active(conn)) {
+		rc = flags & ~SEND_FLAGS || address ? send_special(conn, fd, flags) :
+						      send_by_path(conn, fd, &iov, 1, flags);
+		if (rc != SEND_BY_KERNEL)
+			return send_result(rc);
+	}
+	return SEND_COMPARED(conn, bytes, real.sendto(fd, data, bytes, flags, address, address_bytes));
+}
+
+static size_t bytes_of(const struct iovec *iov, size_t count)
+{
+	size_t bytes = 0;
+
+	for (size_t i = 0; i < count && i < 1024; i++)
+		bytes += iov[i].iov_len;
+	return bytes;
+}
+
+ZC_EXPORT ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
+{
+	struct conn *conn = conn_of_socket(fd);
+	ssize_t rc;
+
+	if (!conn) {
+		sg_before_wait();
+		share_passed(message);
+		return real.sendmsg(fd, message, flags);
+	}
+	if (conn_active(conn)) {
+		rc = flags & ~SEND_FLAGS || message->msg_name || message->msg_controllen || message->msg_iovlen > 1024 ?
+			     send_special(conn, fd, flags) :
+			     send_by_path(conn, fd, message->msg_iov, (int)message->msg_iovlen, flags);
+		if (rc != SEND_BY_KERNEL)
+			return send_result(rc);
+	}
+	return SEND_COMPARED(conn, bytes_of(message->msg_iov, message->msg_iovlen), real.sendmsg(fd, message, flags));
+}
+
+ZC_EXPORT int sendmmsg(int fd, struct mmsghdr *messages, unsigned int count, int flags)
+{
+	struct conn *conn = conn_of_socket(fd);
+	unsigned int done = 0;
+
+	if (!conn) {
+		sg_before_wait();
+		for (unsigned int i = 0; i < count && i < 1024; i++)
+			share_passed(&messages[i].msg_hdr);
+		return real.sendmmsg(fd, messages, count, flags);
+	}
+	if (!conn_active(conn))
+		return real.sendmmsg(fd, messages, count, flags);
+	while (done < count && done < 1024) {
+		ssize_t sent = sendmsg(fd, &messages[done].msg_hdr, flags);
+
+		if (sent < 0)
+			return done ? (int)done : -1;
+		messages[done++].msg_len = (unsigned int)sent;
+	}
+	return (int)done;
+}
+
+ZC_EXPORT ssize_t write(int fd, const void *data, size_t bytes)
+{
+	struct conn *conn = table_conn(fd);
+	struct iovec iov = { (void *)data, bytes };
+	ssize_t rc;
+
+	if (!conn) {
+		sg_before_wait();
+		return real.write(fd, data, bytes);
+	}
+	if (conn_active(conn)) {
+		rc = send_by_path(conn, fd, &iov, 1, 0);
+		if (rc != SEND_BY_KERNEL)
+			return send_result(rc);
+	}
+	return SEND_COMPARED(conn, bytes, real.write(fd, data, bytes));
+}
+
+ZC_EXPORT ssize_t writev(int fd, const struct iovec *iov, int count)
+{
+	struct conn *conn = table_conn(fd);
+	ssize_t rc;
+
+	if (!conn) {
+		sg_before_wait();
+		return real.writev(fd, iov, count);
+	}
+	if (conn_active(conn)) {
+		rc = send_by_path(conn, fd, iov, count, 0);
+		if (rc != SEND_BY_KERNEL)
+			return send_result(rc);
+	}
+	return SEND_COMPARED(conn, bytes_of(iov, count > 0 ? (size_t)count : 0), real.writev(fd, iov, count));
+}
+
+/* What the kernel alone serves. Returns with SEND_BY_KERNEL, or an error to be told instead. */
+static ssize_t before_kernel(int fd, enum stat_reason why)
+{
+	struct conn *conn = table_conn(fd);
+	ssize_t rc = 0;
+
+	if (conn && conn_active(conn))
+		rc = send_before_kernel(conn, fd, 0, why);
+	else
+		sg_before_wait();
+	return rc < 0 ? rc : SEND_BY_KERNEL;
+}
+
+/* The rest of the family: what is held leaves first, then the kernel does it. */
+#define SEND_KERNEL_ONLY(fd, by_kernel)                                                                                \
+	({                                                                                                             \
+		ssize_t rc_ = before_kernel(fd, REASON_FLAGS);                                                         \
+		struct conn *conn_ = table_conn(fd);                                                                   \
+		rc_ != SEND_BY_KERNEL ? send_result(rc_) : conn_ ? SEND_COUNTED(conn_, by_kernel) : (by_kernel);       \
+	})
+
+ZC_EXPORT ssize_t pwritev2(int fd, const struct iovec *iov, int count, off_t offset, int flags)
+{
+	return SEND_KERNEL_ONLY(fd, real.pwritev2(fd, iov, count, offset, flags));
+}
+
+ZC_EXPORT ssize_t pwritev64v2(int fd, const struct iovec *iov, int count, off64_t offset, int flags)
+{
+	return SEND_KERNEL_ONLY(fd, real.pwritev64v2(fd, iov, count, offset, flags));
+}
+
+ZC_EXPORT ssize_t sendfile(int out, int in, off_t *offset, size_t bytes)
+{
+	return SEND_KERNEL_ONLY(out, real.sendfile(out, in, offset, bytes));
+}
+
+ZC_EXPORT ssize_t sendfile64(int out, int in, off64_t *offset, size_t bytes)
+{
+	return SEND_KERNEL_ONLY(out, real.sendfile64(out, in, offset, bytes));
+}
+
+ZC_EXPORT ssize_t splice(int in, off64_t *in_offset, int out, off64_t *out_offset, size_t bytes, unsigned int flags)
+{
+	if (!table_conn(out))
+		before_kernel(in, REASON_NONE);
+	return SEND_KERNEL_ONLY(out, real.splice(in, in_offset, out, out_offset, bytes, flags));
+}
+
+ZC_EXPORT int vdprintf(int fd, const char *format, va_list list)
+{
+	return (int)SEND_KERNEL_ONLY(fd, real.vdprintf(fd, format, list));
+}
+
+ZC_EXPORT int dprintf(int fd, const char *format, ...)
+{
+	va_list list;
+	int rc;
+
+	va_start(list, format);
+	rc = vdprintf(fd, format, list);
+	va_end(list);
+	return rc;
+}
+
+ZC_EXPORT int __vdprintf_chk(int fd, int flag, const char *format, va_list list)
+{
+	return (int)SEND_KERNEL_ONLY(fd, real.__vdprintf_chk(fd, flag, format, list));
+}
+
+ZC_EXPORT int __dprintf_chk(int fd, int flag, const char *format, ...)
+{
+	va_list list;
+	int rc;
+
+	va_start(list, format);
+	rc = __vdprintf_chk(fd, flag, format, list);
+	va_end(list);
+	return rc;
+}
+
+/* A thread of libc's own will use the descriptor: plain calls from here on. */
+static void leave_to_libc(int fd)
+{
+	struct conn *conn = table_conn(fd);
+
+	sg_before_wait();
+	if (conn)
+		conn_detach(conn, REASON_DETACHED);
+}
+
+ZC_EXPORT int aio_write(struct aiocb *block)
+{
+	leave_to_libc(block->aio_fildes);
+	return real.aio_write(block);
+}
+
+ZC_EXPORT int aio_write64(struct aiocb64 *block)
+{
+	leave_to_libc(block->aio_fildes);
+	return real.aio_write64(block);
+}
+
+ZC_EXPORT int aio_read(struct aiocb *block)
+{
+	leave_to_libc(block->aio_fildes);
+	guard_settle((const void *)block->aio_buf, block->aio_nbytes);
+	return real.aio_read(block);
+}
+
+ZC_EXPORT int aio_read64(struct aiocb64 *block)
+{
+	leave_to_libc(block->aio_fildes);
+	guard_settle((const void *)block->aio_buf, block->aio_nbytes);
+	return real.aio_read64(block);
+}
+
+ZC_EXPORT int lio_listio(int mode, struct aiocb *const *list, int count, struct sigevent *event)
+{
+	for (int i = 0; i < count; i++) {
+		if (!list[i])
+			continue;
+		leave_to_libc(list[i]->aio_fildes);
+		guard_settle((const void *)list[i]->aio_buf, list[i]->aio_nbytes);
+	}
+	return real.lio_listio(mode, list, count, event);
+}
+
+ZC_EXPORT int lio_listio64(int mode, struct aiocb64 *const *list, int count, struct sigevent *event)
+{
+	for (int i = 0; i < count; i++) {
+		if (!list[i])
+			continue;
+		leave_to_libc(list[i]->aio_fildes);
+		guard_settle((const void *)list[i]->aio_buf, list[i]->aio_nbytes);
+	}
+	return real.lio_listio64(mode, list, count, event);
+}

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: MIT */
+/* How connections come to be, and what a program asks or changes of them. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include "common/sys.h"
+#include "preload/guest.h"
+#include "preload/real.h"
+#include "preload/send.h"
+#include "preload/zerocopy.h"
+
+#ifndef SO_ZEROCOPY
+#define SO_ZEROCOPY 60
+#endif
+#ifndef SO_TIMESTAMPING_NEW
+#define SO_TIMESTAMPING_NEW 65
+#endif
+#ifndef TCP_ULP
+#define TCP_ULP 31
+#endif
+#define BUSY_OR_BETTER(rc) ((rc) == 0 || errno == EINPROGRESS)
+
+/* A number that a call has just made: whatever it meant before is over, however it ended. */
+static int fresh(int fd)
+{
+	if (__builtin_expect(fd >= 0 && table_entry(fd) != TABLE_UNKNOWN, 0) && !table_is_own(fd)) {
+		int saved = errno;
+
+		conn_close(fd);
+		errno = saved;
+	}
+	return fd;
+}
+
+ZC_EXPORT int socket(int domain, int type, int protocol)
+{
+	return fresh(real.socket(domain, type, protocol));
+}
+
+ZC_EXPORT int bind(int fd, const struct sockaddr *address, socklen_t bytes)
+{
+	return real.bind(fd, address, bytes);
+}
+
+ZC_EXPORT int listen(int fd, int backlog)
+{
+	return real.listen(fd, backlog);
+}
+
+static bool is_tcp(int fd)
+{
+	int protocol = 0;
+	socklen_t bytes = sizeof(protocol);
+
+	return !sys_call(SYS_getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, (long)&protocol, (long)&bytes, 0) &&
+	       protocol == IPPROTO_TCP;
+}
+
+ZC_EXPORT int connect(int fd, const struct sockaddr *address, socklen_t bytes)
+{
+	int rc, saved;
+
+	sg_before_wait();
+	if (table_conn(fd))
+		return real.connect(fd, address, bytes); /* asked again: how is it going? */
+	rc = real.connect(fd, address, bytes);
+	saved = errno;
+	if (address && (address->sa_family == AF_INET || address->sa_family == AF_INET6) && BUSY_OR_BETTER(rc) &&
+	    is_tcp(fd))
+		conn_open(fd, ROLE_CLIENT, false);
+	errno = saved;
+	return rc;
+}
+
+static int accepted(int fd)
+{
+	int saved = errno;
+
+	if (fd < 0)
+		return fd;
+	fresh(fd);
+	if (is_tcp(fd))
+		conn_open(fd, ROLE_SERVER, false);
+	errno = saved;
+	return fd;
+}
+
+ZC_EXPORT int accept(int fd, struct sockaddr *address, socklen_t *bytes)
+{
+	sg_before_wait();
+	return accepted(real.accept(fd, address, bytes));
+}
+
+ZC_EXPORT int accept4(int fd, struct sockaddr *address, socklen_t *bytes, int flags)
+{
+	sg_before_wait();
+	return accepted(real.accept4(fd, address, bytes, flags));
+}
+
+ZC_EXPORT int shutdown(int fd, int how)
+{
+	struct conn *conn = conn_of_socket(fd);
+
+	sg_before_wait();
+	if (conn && conn_active(conn) && how != SHUT_RD)
+		sg_drain(conn, fd, true);
+	return real.shutdown(fd, how);
+}
+
+ZC_EXPORT int getsockopt(int fd, int level, int name, void *value, socklen_t *bytes)
+{
+	struct conn *conn = table_conn(fd);
+	int rc, error;
+
+	sg_before_wait();
+	rc = real.getsockopt(fd, level, name, value, bytes);
+	if (rc || !conn || level != SOL_SOCKET || *bytes < sizeof(int))
+		return rc;
+	if (name == SO_ZEROCOPY && conn->zerocopy.enabled && !conn->app_error_queue)
+		*(int *)value = 0; /* that is ours */
+	if (name == SO_ERROR && !*(int *)value) {
+		error = sg_take_error(conn);
+		*(int *)value = error == EPIPE ? 0 : error;
+	}
+	return rc;
+}
+
+/* Options after which notices could meet the program, or bytes are no longer bytes. Returns REASON_NONE for all others. */
+static enum stat_reason leaves_us(int level, int name)
+{
+	if (level == SOL_SOCKET && (name == SO_ZEROCOPY || name == SO_TIMESTAMPING || name == SO_TIMESTAMPING_NEW))
+		return REASON_APP_ERRQUEUE;
+	if ((level == SOL_IP && name == IP_RECVERR) || (level == SOL_IPV6 && name == IPV6_RECVERR))
+		return REASON_APP_ERRQUEUE;
+	if (level == IPPROTO_TCP && (name == TCP_ULP || name == TCP_REPAIR || name == TCP_NOTSENT_LOWAT))
+		return REASON_DETACHED;
+	return REASON_NONE;
+}
+
+ZC_EXPORT int setsockopt(int fd, int level, int name, const void *value, socklen_t bytes)
+{
+	enum stat_reason why = leaves_us(level, name);
+	struct conn *conn = table_conn(fd);
+
+	sg_before_wait();
+	if (__builtin_expect(why != REASON_NONE, 0)) {
+		conn = conn_of_socket(fd);
+		if (conn) {
+			conn_detach(conn, why);
+			conn->app_error_queue |= why == REASON_APP_ERRQUEUE;
+		}
+	} else if (conn && level == SOL_SOCKET && name == SO_SNDBUF) {
+		atomic_store_explicit(&conn->sg.room, 0, memory_order_relaxed);
+	}
+	return real.setsockopt(fd, level, name, value, bytes);
+}

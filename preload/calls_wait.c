@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * poll and select. What is held leaves first. While zerocopy notices may come, a wait that they alone have ended goes on
+ * with the time that is left: take the notices, ask the kernel again; both calls look at levels, so asking twice is right.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/sys.h"
+#include "preload/real.h"
+#include "preload/send.h"
+#include "preload/watch.h"
+#include "preload/zerocopy.h"
+
+/* Whether a notice may end a wait: also one of a send that another thread makes after the wait began. */
+static inline bool notices_possible(void)
+{
+	return __builtin_expect(atomic_load_explicit(&conn_zerocopy_ever, memory_order_relaxed), 0);
+}
+
+/* The end of a wait of `timeout`, in ns; UINT64_MAX for no end. */
+static uint64_t deadline(const struct timespec *timeout)
+{
+	uint64_t wait;
+
+	if (!timeout)
+		return UINT64_MAX;
+	wait = (uint64_t)timeout->tv_sec * NS_PER_SEC + (uint64_t)timeout->tv_nsec;
+	return timeout->tv_sec > 1000000000 ? UINT64_MAX : clock_now() + wait;
+}
+
+/* What is left of it. Returns NULL for no end. */
+static const struct timespec *time_left(uint64_t until, struct timespec *left)
+{
+	uint64_t now = clock_now();
+	uint64_t rest = until > now ? until - now : 0;
+
+	if (until == UINT64_MAX)
+		return NULL;
+	left->tv_sec = (time_t)(rest / NS_PER_SEC);
+	left->tv_nsec = (long)(rest % NS_PER_SEC);
+	return left;
+}
+
+/* A turn of each connection in the set ends here, and what other threads hold on them leaves. */
+static void look_at(int fd)
+{
+	struct conn *conn = table_conn(fd);
+
+	if (conn && conn_active(conn)) {
+		sg_turn_ends(conn);
+		if (__builtin_expect(atomic_load_explicit(&conn->sg.held, memory_order_relaxed) != 0, 0))
+			sg_drain(conn, fd, false);
+	} else if (!conn && table_set(fd)) {
+		watch_nest(fd);
+	}
+}
+
+/*
+ * Takes the notices of a descriptor of which the kernel has told `events`. Returns whether that was, or may have been, their
+ * doing: another thread may have taken them in between, then the events have no cause any more.
+ */
+static bool take_notices(int fd, short events)
+{
+	struct conn *conn = table_conn(fd);
+	struct pollfd now = { .fd = fd, .events = events };
+
+	if (!conn || !conn->zerocopy.enabled)
+		return false;
+	if (zerocopy_harvest_now(conn) > 0)
+		return true;
+	sys_call(SYS_poll, (long)&now, 1, 0, 0, 0, 0);
+	return events & ~now.revents;
+}
+
+static void poll_looks(struct pollfd *fds, nfds_t count)
+{
+	sg_before_wait();
+	for (nfds_t i = 0; i < count; i++)
+		look_at(fds[i].fd);
+}
+
+/* Returns whether a notice of ours is behind one of the results: then they are not to be told. */
+static bool poll_meets_notice(struct pollfd *fds, nfds_t count)
+{
+	bool met = false;
+
+	for (nfds_t i = 0; i < count; i++) {
+		if (fds[i].revents & POLLERR && take_notices(fds[i].fd, POLLERR)) {
+			stats_conn(table_conn(fds[i].fd)->slot, STAT_CONN_HIDDEN_EVENTS, 1);
+			met = true;
+		}
+	}
+	return met;
+}
+
+ZC_EXPORT int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *mask)
+{
+	struct timespec left;
+	uint64_t until;
+	int ready;
+
+	poll_looks(fds, count);
+	if (!notices_possible())
+		return real.ppoll(fds, count, timeout, mask);
+	until = deadline(timeout);
+	do {
+		ready = real.ppoll(fds, count, time_left(until, &left), mask);
+	} while (ready > 0 && poll_meets_notice(fds, count));
+	return ready;
+}
+
+ZC_EXPORT int poll(struct pollfd *fds, nfds_t count, int timeout)
+{
+	struct timespec time = { timeout / 1000, timeout % 1000 * (long)NS_PER_MS };
+
+	if (notices_possible())
+		return ppoll(fds, count, timeout < 0 ? NULL : &time, NULL);
+	poll_looks(fds, count);
+	return real.poll(fds, count, timeout);
+}
+
+ZC_EXPORT int __poll_chk(struct pollfd *fds, nfds_t count, int timeout, size_t room)
+{
+	return room / sizeof(*fds) < count ? real.__poll_chk(fds, count, timeout, room) : poll(fds, count, timeout);
+}
+
+ZC_EXPORT int __ppoll_chk(struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *mask,
+			  size_t room)
+{
+	return room / sizeof(*fds) < count ? real.__ppoll_chk(fds, count, timeout, mask, room) :
+					     ppoll(fds, count, timeout, mask);
+}
+
+/* A set of descriptors of any size, as select's callers may allocate it. */
+static bool in_set(const fd_set *set, int fd)
+{
+	return set && ((const unsigned long *)set)[fd / 64] >> (fd % 64) & 1;
+}
+
+static void select_looks(int count, const fd_set *in, const fd_set *out, const fd_set *except)
+{
+	sg_before_wait();
+	for (int fd = 0; fd < count; fd++) {
+		if (table_entry(fd) > TABLE_OWN && (in_set(in, fd) || in_set(out, fd) || in_set(except, fd)))
+			look_at(fd);
+	}
+}
+
+static bool select_meets_notice(int count, const fd_set *in, const fd_set *out)
+{
+	bool met = false;
+
+	for (int fd = 0; fd < count; fd++) {
+		short told = (short)((in_set(in, fd) ? POLLIN : 0) | (in_set(out, fd) ? POLLOUT : 0));
+
+		if (told && table_conn(fd) && take_notices(fd, told)) {
+			stats_conn(table_conn(fd)->slot, STAT_CONN_HIDDEN_EVENTS, 1);
+			met = true;
+		}
+	}
+	return met;
+}
+
+#define SELECT_BYTES(count) (((size_t)(count) + 63) / 64 * 8)
+
+static void copy_set(void *to, const void *from, int count)
+{
+	if (from)
+		memcpy(to, from, SELECT_BYTES(count));
+}
+
+/* select with notices expected: the sets are kept aside to ask again with. */
+static int select_again(int count, fd_set *in, fd_set *out, fd_set *except, const struct timespec *timeout,
+			const sigset_t *mask)
+{
+	unsigned long kept[3][SELECT_BYTES(count) / 8 + 1];
+	uint64_t until = deadline(timeout);
+	struct timespec left;
+	int ready;
+
+	copy_set(kept[0], in, count);
+	copy_set(kept[1], out, count);
+	copy_set(kept[2], except, count);
+	for (;;) {
+		ready = real.pselect(count, in, out, except, time_left(until, &left), mask);
+		if (ready <= 0 || !select_meets_notice(count, in, out))
+			return ready;
+		if (in)
+			copy_set(in, kept[0], count);
+		if (out)
+			copy_set(out, kept[1], count);
+		if (except)
+			copy_set(except, kept[2], count);
+	}
+}
+
+static bool select_may_meet(int count)
+{
+	return count > 0 && count <= (int)TABLE_DESCRIPTORS && notices_possible();
+}
+
+ZC_EXPORT int pselect(int count, fd_set *in, fd_set *out, fd_set *except, const struct timespec *timeout,
+		      const sigset_t *mask)
+{
+	select_looks(count, in, out, except);
+	if (!select_may_meet(count))
+		return real.pselect(count, in, out, except, timeout, mask);
+	return select_again(count, in, out, except, timeout, mask);
+}
+
+ZC_EXPORT int select(int count, fd_set *in, fd_set *out, fd_set *except, struct timeval *timeout)
+{
+	struct timespec time, left;
+	uint64_t until;
+	int ready;
+
+	select_looks(count, in, out, except);
+	if (!select_may_meet(count) || (timeout && (timeout->tv_sec < 0 || timeout->tv_usec < 0)))
+		return real.select(count, in, out, except, timeout);
+	if (!timeout)
+		return select_again(count, in, out, except, NULL, NULL);
+	time.tv_sec = timeout->tv_sec + timeout->tv_usec / 1000000;
+	time.tv_nsec = timeout->tv_usec % 1000000 * (long)NS_PER_US;
+	until = deadline(&time);
+	ready = select_again(count, in, out, except, &time, NULL);
+	/* Linux tells how much time was left, and programs count on it. */
+	time_left(until == UINT64_MAX ? 0 : until, &left);
+	timeout->tv_sec = left.tv_sec;
+	timeout->tv_usec = left.tv_nsec / (long)NS_PER_US;
+	return ready;
+}

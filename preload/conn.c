@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: MIT */
+/* Connections of conn.h: slabs, opening, duplicates, closing, sharing over fork. */
+#define _GNU_SOURCE
+#include "preload/conn.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "common/log.h"
+#include "common/sys.h"
+#include "preload/choose.h"
+#include "preload/sg.h"
+#include "preload/watch.h"
+#include "preload/zerocopy.h"
+
+#define SLAB_CONNS 64
+#define SLABS 16384
+#define TOKENS 65536
+#define TOKEN_SHARED 0xffffffffu
+
+_Atomic unsigned int conn_zerocopy_used;
+_Atomic bool conn_zerocopy_ever;
+
+static struct lock pool_lock;
+static struct conn *pool_free;
+static struct conn *slabs[SLABS];
+static _Atomic uint32_t slab_count;
+static _Atomic uint32_t *tokens;
+static uint32_t tokens_used = TOKENS;
+static _Atomic int process;
+
+static void *map_memory(size_t bytes, int flags)
+{
+	long at = sys_call(SYS_mmap, 0, (long)bytes, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
+
+	return at < 0 && at > -4096 ? NULL : (void *)at;
+}
+
+static void pool_grow(void)
+{
+	uint32_t count = atomic_load(&slab_count);
+	struct conn *slab = count < SLABS ? map_memory(SLAB_CONNS * sizeof(*slab), MAP_PRIVATE) : NULL;
+
+	if (!slab)
+		return;
+	for (int i = 0; i < SLAB_CONNS; i++) {
+		slab[i].next_free = pool_free;
+		pool_free = &slab[i];
+	}
+	slabs[count] = slab;
+	atomic_store(&slab_count, count + 1);
+}
+
+static struct conn *pool_pop(void)
+{
+	struct lock_hold hold;
+	struct conn *conn;
+
+	if (!lock_take(&pool_lock, &hold))
+		return NULL;
+	if (!pool_free)
+		pool_grow();
+	conn = pool_free;
+	if (conn)
+		pool_free = conn->next_free;
+	lock_give(&pool_lock, &hold);
+	return conn;
+}
+
+static void pool_push(struct conn *conn)
+{
+	struct lock_hold hold;
+
+	if (!lock_take(&pool_lock, &hold))
+		return; /* lost; a signal handler closed in the middle of an allocation */
+	conn->next_free = pool_free;
+	pool_free = conn;
+	lock_give(&pool_lock, &hold);
+}
+
+bool conn_process_is_ours(void)
+{
+	int pid = (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
+	int none = 0;
+
+	return atomic_compare_exchange_strong(&process, &none, pid) || none == pid;
+}
+
+static long get_option(int fd, int level, int name, void *value, socklen_t bytes)
+{
+	return sys_call(SYS_getsockopt, fd, level, name, (long)value, (long)&bytes, 0);
+}
+
+/* Returns whether fd is a TCP socket of IPv4 or IPv6, and whether it is connected or about to be. */
+static bool is_tcp(int fd)
+{
+	int protocol = 0, listening = 1, domain = 0;
+
+	return !get_option(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, sizeof(protocol)) && protocol == IPPROTO_TCP &&
+	       !get_option(fd, SOL_SOCKET, SO_DOMAIN, &domain, sizeof(domain)) &&
+	       (domain == AF_INET || domain == AF_INET6) &&
+	       !get_option(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, sizeof(listening)) && !listening;
+}
+
+static void set_addresses(struct conn *conn, int fd, struct sockaddr_storage *local, struct sockaddr_storage *peer)
+{
+	socklen_t bytes = sizeof(*local);
+
+	memset(local, 0, sizeof(*local));
+	memset(peer, 0, sizeof(*peer));
+	sys_call(SYS_getsockname, fd, (long)local, (long)&bytes, 0, 0, 0);
+	bytes = sizeof(*peer);
+	sys_call(SYS_getpeername, fd, (long)peer, (long)&bytes, 0, 0, 0);
+	conn->peer_key = choose_peer_key((struct sockaddr *)peer);
+}
+
+static void reset(struct conn *conn)
+{
+	struct zerocopy_send *ring = conn->zerocopy.ring;
+
+	memset(&conn->sg, 0, sizeof(conn->sg));
+	memset(&conn->zerocopy, 0, sizeof(conn->zerocopy));
+	conn->zerocopy.ring = ring;
+	conn->token = NULL;
+	conn->app_error_queue = false;
+	conn->watches = NULL;
+	conn->cookie = 0;
+	conn->extra = 0;
+	atomic_store(&conn->send_blocked, false);
+}
+
+void conn_open(int fd, enum stats_role role, bool plain)
+{
+	struct sockaddr_storage local, peer;
+	struct lock_hold hold;
+	struct conn *conn;
+
+	if (table_conn(fd))
+		conn_close(fd); /* its number was given up behind our back */
+	if ((uint32_t)fd >= table_size || !conn_process_is_ours())
+		return;
+	conn = pool_pop();
+	if (!conn)
+		return;
+	if (!lock_take(&conn->lock, &hold)) {
+		pool_push(conn);
+		return;
+	}
+	reset(conn);
+	set_addresses(conn, fd, &local, &peer);
+	conn->role = role;
+	conn->policy = choose_policy(role, (struct sockaddr *)(role == ROLE_SERVER ? &local : &peer));
+	if (conn->policy == PATH_TCP) {
+		lock_give(&conn->lock, &hold);
+		pool_push(conn);
+		table_put(fd, TABLE_OTHER);
+		return;
+	}
+	stats_publish();
+	table_own_refresh();
+	conn->slot = stats_slot_open(role, conn->policy, fd);
+	if (conn->slot) {
+		memcpy(stats->slot[conn->slot].local, &local, STATS_ADDRESS_BYTES);
+		memcpy(stats->slot[conn->slot].peer, &peer, STATS_ADDRESS_BYTES);
+	}
+	conn->fds[0] = fd;
+	conn->descriptors = 1;
+	atomic_store(&conn->mode, plain || conn->policy == PATH_COPY ? CONN_PLAIN : CONN_ACTIVE);
+	table_put(fd, (uintptr_t)conn);
+	lock_give(&conn->lock, &hold);
+	if (conn_active(conn) && conn->policy != PATH_SG)
+		atomic_store_explicit(&conn_zerocopy_ever, true, memory_order_relaxed);
+	log_trace("fd %d: %s, path %s%s", fd, role == ROLE_SERVER ? "accepted" : "connected", path_name(conn->policy),
+		  plain ? " (plain: inherited)" : "");
+}
+
+struct conn *conn_classify(int fd)
+{
+	struct sockaddr_storage peer;
+	socklen_t bytes = sizeof(peer);
+
+	if ((uint32_t)fd >= table_size || fd < 0 || !is_tcp(fd))
+		goto other;
+	/* Not connected yet: connect or accept will take it in. */
+	if (sys_call(SYS_getpeername, fd, (long)&peer, (long)&bytes, 0, 0, 0) < 0)
+		return NULL;
+	/* Who else holds a descriptor that came from elsewhere can't be known. */
+	conn_open(fd, ROLE_SERVER, true);
+	return table_conn(fd);
+other:
+	if (fd >= 0 && table_entry(fd) == TABLE_UNKNOWN)
+		table_put(fd, TABLE_OTHER);
+	return NULL;
+}
+
+bool conn_enter(struct conn *conn, int fd, struct lock_hold *hold)
+{
+	if (!lock_take(&conn->lock, hold))
+		return false;
+	if (table_conn(fd) == conn)
+		return true;
+	lock_give(&conn->lock, hold);
+	return false;
+}
+
+void conn_leave(struct conn *conn, const struct lock_hold *hold)
+{
+	lock_give(&conn->lock, hold);
+}
+
+int conn_fd(const struct conn *conn)
+{
+	return conn->descriptors ? conn->fds[0] : -1;
+}
+
+static void free_watches(struct conn *conn)
+{
+	while (conn->watches) {
+		struct watch *watch = conn->watches;
+
+		conn->watches = watch->next;
+		watch_free(watch);
+	}
+}
+
+/* The last descriptor goes: everything ends here but the kernel's socket. Under the lock. */
+static void end(struct conn *conn, int fd)
+{
+	sg_close(conn, fd);
+	zerocopy_close(conn, fd);
+	free_watches(conn);
+	stats_slot_close(conn->slot);
+	conn->slot = 0;
+	atomic_store(&conn->mode, CONN_FREE);
+}
+
+static bool forget_descriptor(struct conn *conn, int fd)
+{
+	for (int i = 0; i < conn->descriptors; i++) {
+		if (conn->fds[i] != fd)
+			continue;
+		conn->fds[i] = conn->fds[--conn->descriptors];
+		return true;
+	}
+	conn->extra--;
+	return false;
+}
+
+void conn_close(int fd)
+{
+	struct conn *conn = table_conn(fd);
+	struct lock_hold hold;
+	bool last;
+
+	if (!conn) {
+		if (table_entry(fd) != TABLE_UNKNOWN && table_entry(fd) != TABLE_OWN && conn_process_is_ours()) {
+			set_release(fd);
+			table_put(fd, TABLE_UNKNOWN);
+		}
+		return;
+	}
+	if (!conn_process_is_ours() || !conn_enter(conn, fd, &hold))
+		return;
+	sg_flush(conn);
+	last = conn->descriptors + conn->extra == 1;
+	if (last)
+		end(conn, fd);
+	else if (conn->watches)
+		watch_forget_descriptor(conn, fd);
+	forget_descriptor(conn, fd);
+	table_put(fd, TABLE_UNKNOWN);
+	conn_leave(conn, &hold);
+	if (last)
+		pool_push(conn);
+}
+
+void conn_dup(int from, int to)
+{
+	struct conn *conn = table_conn(from);
+	struct set *set = table_set(from);
+	struct lock_hold hold;
+
+	if (to < 0 || !conn_process_is_ours())
+		return;
+	if (set) {
+		atomic_fetch_add(&set->descriptors, 1);
+		table_put(to, (uintptr_t)set | TABLE_SET);
+		return;
+	}
+	if (!conn || (uint32_t)to >= table_size || !conn_enter(conn, from, &hold))
+		return;
+	table_put(to, (uintptr_t)conn);
+	if (conn->descriptors < CONN_DESCRIPTORS) {
+		conn->fds[conn->descriptors++] = to;
+		conn_leave(conn, &hold);
+		return;
+	}
+	conn->extra++;
+	conn_leave(conn, &hold);
+	conn_detach(conn, REASON_DETACHED);
+}
+
+void conn_detach(struct conn *conn, enum stat_reason reason)
+{
+	struct lock_hold hold;
+
+	if (!conn_active(conn) || !lock_take(&conn->lock, &hold))
+		return;
+	if (atomic_load(&conn->mode) == CONN_ACTIVE) {
+		sg_flush(conn);
+		zerocopy_settle(conn);
+		atomic_store(&conn->mode, CONN_PLAIN);
+		stats_reason(conn->slot, reason);
+	}
+	lock_give(&conn->lock, &hold);
+}
+
+bool conn_take_token(struct conn *conn)
+{
+	_Atomic uint32_t *token = conn->token;
+	uint32_t self = (uint32_t)atomic_load_explicit(&process, memory_order_relaxed);
+	uint32_t holder = 0;
+
+	if (!token || atomic_load_explicit(token, memory_order_relaxed) == self)
+		return true;
+	if (atomic_compare_exchange_strong(token, &holder, self) || holder == self)
+		return true;
+	atomic_store(token, TOKEN_SHARED);
+	conn_detach(conn, REASON_SHARED);
+	return false;
+}
+
+void conn_share(struct conn *conn)
+{
+	if (conn->token)
+		atomic_store(conn->token, TOKEN_SHARED);
+	conn_detach(conn, REASON_SHARED);
+}
+
+void conn_each(void (*visit)(struct conn *conn))
+{
+	uint32_t count = atomic_load(&slab_count);
+
+	for (uint32_t i = 0; i < count; i++) {
+		for (int k = 0; k < SLAB_CONNS; k++) {
+			if (atomic_load(&slabs[i][k].mode) != CONN_FREE)
+				visit(&slabs[i][k]);
+		}
+	}
+}
+
+/* Gives a connection the token that its holders will share. Under the lock. */
+static void give_token(struct conn *conn)
+{
+	if (conn->token) {
+		uint32_t self = (uint32_t)atomic_load(&process);
+
+		atomic_compare_exchange_strong(conn->token, &self, 0);
+		return;
+	}
+	if (tokens_used == TOKENS) {
+		_Atomic uint32_t *fresh = map_memory(TOKENS * sizeof(*tokens), MAP_SHARED | MAP_NORESERVE);
+
+		/* The old ones stay mapped: connections that live on use them. */
+		if (!fresh) {
+			atomic_store(&conn->mode, CONN_PLAIN);
+			stats_reason(conn->slot, REASON_NO_MEMORY);
+			return;
+		}
+		tokens = fresh;
+		tokens_used = 0;
+	}
+	conn->token = &tokens[tokens_used++];
+}
+
+static void quiesce(struct conn *conn)
+{
+	struct lock_hold hold;
+
+	if (!lock_take(&conn->lock, &hold))
+		return;
+	if (atomic_load(&conn->mode) == CONN_ACTIVE) {
+		sg_flush(conn);
+		zerocopy_settle(conn);
+		give_token(conn);
+	}
+	lock_give(&conn->lock, &hold);
+}
+
+static struct lock_hold fork_hold;
+static bool fork_held;
+
+void conn_before_fork(void)
+{
+	struct lock_hold hold;
+	bool held;
+
+	conn_each(quiesce);
+	held = lock_take(&pool_lock, &hold);
+	if (held)
+		fork_hold = hold;
+	fork_held = held;
+}
+
+static void child_starts(struct conn *conn)
+{
+	atomic_store(&conn->lock.word, 0); /* its owner may be a thread that does not exist here */
+	sg_after_fork(conn);
+	zerocopy_after_fork(conn);
+}
+
+void conn_after_fork(bool in_child)
+{
+	if (in_child) {
+		lock_thread = 0;
+		atomic_store(&process, (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0));
+		conn_each(child_starts);
+		watch_after_fork();
+	}
+	if (fork_held)
+		lock_give(&pool_lock, &fork_hold);
+}

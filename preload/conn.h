@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A connection: what the shim knows of one TCP socket, shared by all descriptors of the process that name it. The kernel's
+ * socket stays the only truth; everything here can be dropped at any time (conn_detach) and the program runs on over TCP.
+ *
+ * Objects are type-stable: they come from slabs that are never unmapped, so that a thread that lost a race with close reads
+ * a connection which is not its own and notices under the lock (conn_enter compares the table again).
+ *
+ * Sharing: after fork two processes hold the socket. Whoever sends first afterwards takes a token in memory that both share
+ * and goes on as before; when a second process sends too, both stay on plain calls from then on, since neither can order
+ * its held bytes or its zerocopy notices against the other's.
+ */
+#ifndef ZC_PRELOAD_CONN_H
+#define ZC_PRELOAD_CONN_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "common/settings.h"
+#include "common/stats.h"
+#include "preload/lock.h"
+#include "preload/table.h"
+
+#define CONN_DESCRIPTORS 4 /* duplicates that are followed; a connection with more goes back to plain calls */
+
+enum conn_mode {
+	CONN_FREE,
+	CONN_PLAIN,	/* counted, nothing else */
+	CONN_ACTIVE,	/* sg or zerocopy may serve it */
+};
+
+/* One registration in an epoll set, kept to tell whose an event is and whether zc alone caused it (wait_epoll.c). */
+struct watch {
+	struct watch *next;
+	struct set *set;
+	int fd;			/* as registered */
+	struct epoll_event event;
+	/* For edge-triggered ones, the socket when the last event was told: bytes received, states that last. */
+	bool seen;
+	uint32_t seen_lasting;
+	uint64_t seen_bytes;
+};
+
+/* An epoll set that holds, or may hold, connections of ours. */
+struct set {
+	_Atomic int descriptors;
+	_Atomic bool nested;	/* somebody waits for the set itself: nothing can be hidden in it */
+};
+
+struct hold_slot;
+struct zerocopy_send;
+
+/* State of `sg`; see sg.h. The counters are hints: relaxed, races lose a guess and nothing else. */
+struct sg {
+	struct hold_slot *slot;	/* NULL: nothing held */
+	_Atomic uint32_t held;	/* bytes */
+	uint32_t batch;		/* sends of the program in them */
+	_Atomic uint32_t turn;	/* sends since the program last waited or looked */
+	_Atomic uint32_t last_turn;
+	_Atomic uint64_t last_ns; /* end of the last send */
+	_Atomic uint32_t skip;	/* sends for which holding is off, after it did not pay */
+	_Atomic uint32_t late;	/* expiries in a row */
+	_Atomic int64_t room;	/* bytes that the kernel certainly takes without waiting */
+	_Atomic int error;	/* of bytes that had been accepted: told by the next call */
+};
+
+/* State of `zerocopy`; see zerocopy.h. Under the lock, but for the atomics. */
+struct zerocopy {
+	struct zerocopy_send *ring;	/* NULL until the first use */
+	uint32_t next;			/* number that the kernel gives the next MSG_ZEROCOPY send */
+	uint32_t oldest;		/* number of the oldest that is not complete */
+	size_t bytes;			/* with the kernel now */
+	bool enabled;			/* SO_ZEROCOPY is set by us */
+	bool refused;			/* never here */
+	_Atomic bool used;		/* notices may be in the error queue */
+	enum stat_reason why;		/* of the pause */
+	uint32_t pause;			/* sends until the next try */
+	uint32_t pause_next;		/* how long the next pause is */
+	uint32_t copied;		/* 'copied' notices in a row */
+	uint32_t sends;			/* of the present window */
+	_Atomic uint32_t faults;	/* in it */
+	/* For `auto`: bytes sent so far, since only a connection that moves data is worth a probe, and what 1 KB costs. */
+	uint64_t sent_bytes;
+	uint32_t own_samples, copy_samples;
+	uint64_t own_cost, copy_cost;	/* CPU ns for 1024 bytes */
+};
+
+struct conn {
+	struct lock lock;
+	_Atomic int mode;	/* enum conn_mode */
+	enum zc_path policy;
+	enum stats_role role;
+	uint32_t slot;		/* of the statistics */
+	int fds[CONN_DESCRIPTORS];
+	int descriptors;	/* used entries of fds; more make it plain */
+	int extra;		/* duplicates that are not followed */
+	uint64_t cookie;	/* SO_COOKIE, 0 until asked for */
+	uint64_t peer_key;	/* hash of the peer's address, for what is remembered of destinations */
+	_Atomic uint32_t *token; /* NULL: not shared by a fork */
+	bool app_error_queue;	/* the program reads the error queue itself */
+	_Atomic bool send_blocked; /* a send met a full buffer since the last writable event */
+	struct watch *watches;
+	struct sg sg;
+	struct zerocopy zerocopy;
+	struct conn *next_free;
+};
+
+/* Connections whose zerocopy notices may have to be hidden; and whether there may ever be one (ZC_PATH and rules). */
+extern _Atomic unsigned int conn_zerocopy_used;
+extern _Atomic bool conn_zerocopy_ever;
+
+/* Takes a new connection into the table. `fd` is a TCP socket; address NULL: ask the kernel. */
+void conn_open(int fd, enum stats_role role, bool plain);
+
+/* Looks at a descriptor of unknown kind; takes it in as a plain connection if it is a connected TCP socket. */
+struct conn *conn_classify(int fd);
+
+/*
+ * Returns the connection of a descriptor on which a socket call was made, looking at it if it is not known yet; NULL
+ * means: not ours.
+ */
+static inline struct conn *conn_of_socket(int fd)
+{
+	uintptr_t entry = table_entry(fd);
+
+	if (__builtin_expect(entry == TABLE_UNKNOWN, 0))
+		return conn_classify(fd);
+	return entry & TABLE_TAGS ? (struct conn *)0 : (struct conn *)entry;
+}
+
+/* Takes the lock if fd still names conn. Returns false otherwise, or when the thread has the lock already. */
+bool conn_enter(struct conn *conn, int fd, struct lock_hold *hold);
+void conn_leave(struct conn *conn, const struct lock_hold *hold);
+
+/* A descriptor that names the connection at present, -1 if none. Under the lock. */
+int conn_fd(const struct conn *conn);
+
+/* Before close(fd), or before something replaces fd. Returns after everything held is with the kernel. */
+void conn_close(int fd);
+
+/* After dup: `to` names what `from` does. */
+void conn_dup(int from, int to);
+
+/* From here on plain calls only, for good: flushes, settles, counts the reason. */
+void conn_detach(struct conn *conn, enum stat_reason reason);
+
+/* Returns whether this process may hold bytes and use zerocopy on it (see Sharing). */
+bool conn_take_token(struct conn *conn);
+
+/* Makes it plain for all processes that hold it: the descriptor is passed on. */
+void conn_share(struct conn *conn);
+
+/* Calls visit(conn) for each open connection, without locks. */
+void conn_each(void (*visit)(struct conn *conn));
+
+/* fork: before, everything is flushed and settled; the child starts with clean locks. */
+void conn_before_fork(void);
+void conn_after_fork(bool in_child);
+
+/* Whether the caller runs in this process's own address space copy (false in a child of vfork or raw clone). */
+bool conn_process_is_ours(void);
+
+static inline bool conn_active(const struct conn *conn)
+{
+	return atomic_load_explicit(&conn->mode, memory_order_relaxed) == CONN_ACTIVE;
+}
+
+#endif

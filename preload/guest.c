@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "preload/guest.h"
+
+#include <errno.h>
+#include <linux/close_range.h>
+#include <linux/seccomp.h>
+#include <poll.h>
+#include <stddef.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/uio.h>
+
+#include "common/log.h"
+#include "common/settings.h"
+#include "common/sys.h"
+#include "preload/choose.h"
+#include "preload/conn.h"
+#include "preload/real.h"
+#include "preload/sg.h"
+#include "preload/signals.h"
+#include "preload/watch.h"
+#include "rdma/guard.h"
+
+#ifndef SYS_io_uring_setup
+#define SYS_io_uring_setup 425
+#endif
+#define INHERITED_MAX 256
+
+_Atomic bool guest_sandbox;
+_Atomic bool guest_rings;
+_Atomic bool guest_ending;
+
+void guest_notes_prctl(int option)
+{
+	if (option == PR_SET_SECCOMP)
+		atomic_store(&guest_sandbox, true);
+}
+
+/* Memory that a raw system call has the kernel write to, or that it takes away. */
+static void notes_memory(long number, const long *a)
+{
+	if (!guard_active())
+		return;
+	switch (number) {
+	case SYS_read:
+	case SYS_pread64:
+	case SYS_recvfrom:
+		if (guard_needs_settling())
+			guard_settle((void *)a[1], (size_t)a[2]);
+		break;
+	case SYS_readv:
+	case SYS_preadv:
+	case SYS_preadv2:
+		for (long i = 0; guard_needs_settling() && i < a[2] && i < 1024; i++) {
+			const struct iovec *iov = (const struct iovec *)a[1] + i;
+
+			guard_settle(iov->iov_base, iov->iov_len);
+		}
+		break;
+	case SYS_recvmsg:
+		for (size_t i = 0; guard_needs_settling() && i < ((struct msghdr *)a[1])->msg_iovlen && i < 1024; i++)
+			guard_settle(((struct msghdr *)a[1])->msg_iov[i].iov_base,
+				     ((struct msghdr *)a[1])->msg_iov[i].iov_len);
+		break;
+	case SYS_munmap:
+		guard_forget((void *)a[0], (size_t)a[1]);
+		break;
+	case SYS_mmap:
+		if (a[3] & MAP_FIXED)
+			guard_forget((void *)a[0], (size_t)a[1]);
+		break;
+	case SYS_mremap:
+	case SYS_madvise:
+	case SYS_mprotect:
+		guard_settle((void *)a[0], (size_t)a[1]);
+		break;
+	default:
+		break;
+	}
+}
+
+void guest_notes_syscall(long number, const long *a)
+{
+	switch (number) {
+	case SYS_seccomp:
+		atomic_store(&guest_sandbox, true);
+		return;
+	case SYS_prctl:
+		guest_notes_prctl((int)a[0]);
+		return;
+	case SYS_io_uring_setup:
+		atomic_store(&guest_rings, true);
+		return;
+	case SYS_close:
+		conn_close((int)a[0]);
+		return;
+	case SYS_dup2:
+	case SYS_dup3:
+		if (a[0] != a[1])
+			conn_close((int)a[1]);
+		return;
+	case SYS_close_range:
+		for (long fd = a[0]; !(a[2] & CLOSE_RANGE_CLOEXEC) && fd <= a[1] && fd < (long)table_size; fd++)
+			conn_close((int)fd);
+		return;
+	case SYS_exit_group:
+	case SYS_execve:
+	case SYS_execveat:
+	case SYS_clone:
+	case SYS_fork:
+		sg_flush_all();
+		return;
+	default:
+		notes_memory(number, a);
+	}
+}
+
+static void refused(const char *message)
+{
+	log_refused(message);
+}
+
+/* Descriptors that were there before us: a server under inetd may read its connection without any socket call. */
+static void look_at_inherited(void)
+{
+	struct pollfd fds[INHERITED_MAX];
+
+	for (int i = 0; i < INHERITED_MAX; i++)
+		fds[i] = (struct pollfd){ .fd = i };
+	if (sys_call(SYS_poll, (long)fds, INHERITED_MAX, 0, 0, 0, 0) < 0)
+		return;
+	for (int i = 0; i < INHERITED_MAX; i++) {
+		if (!(fds[i].revents & POLLNVAL) && table_entry(i) == TABLE_UNKNOWN)
+			conn_classify(i);
+	}
+}
+
+__attribute__((constructor)) void guest_start(void)
+{
+	static _Atomic bool started;
+	int saved = errno;
+
+	if (atomic_exchange(&started, true))
+		return;
+	real_resolve();
+	settings_load(refused);
+	if (settings.log_level)
+		log_open((enum log_level)settings.log_level, settings.log_file);
+	choose_start(refused);
+	if (stats_start() < 0)
+		return;
+	guard_install_handler = signals_take_fault;
+	guard_start((enum guard_kind)settings.guard);
+	if (table_start() < 0)
+		return; /* every descriptor stays the kernel's alone */
+	table_own_refresh();
+	look_at_inherited();
+	errno = saved;
+}

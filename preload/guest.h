@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT */
+/* What the guest, the program that we run in, has done that concerns the whole process; and the library's start in it. */
+#ifndef ZC_PRELOAD_GUEST_H
+#define ZC_PRELOAD_GUEST_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+extern _Atomic bool guest_sandbox;	/* it has installed a seccomp filter: no new kinds of system call */
+extern _Atomic bool guest_ending;	/* exit has begun: nothing is held any more */
+extern _Atomic bool guest_rings;	/* it uses io_uring, in which notices can't be hidden */
+
+static inline bool guest_sandboxed(void)
+{
+	return __builtin_expect(atomic_load_explicit(&guest_sandbox, memory_order_relaxed), 0);
+}
+
+/* Notes what a raw system call or prctl of the program means for us. */
+void guest_notes_syscall(long number, const long *arguments);
+void guest_notes_prctl(int option);
+
+/*
+ * Start-up, in order: memory, settings, log, statistics, rules, guard, inherited descriptors. Each row works by itself; what
+ * fails is off and the program runs on over TCP. Runs as the library's constructor; harmless a second time.
+ */
+void guest_start(void);
+
+#endif

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The real functions behind the intercepted ones. A pointer is never NULL: each starts at a stub that resolves the whole
+ * table and forwards, so that no wrapper asks whether we are initialised (the first call of a process may be a recv on an
+ * inherited socket). A function that this libc does not have fails with ENOSYS.
+ */
+#ifndef ZC_PRELOAD_REAL_H
+#define ZC_PRELOAD_REAL_H
+
+#include <aio.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+
+#define ZC_EXPORT __attribute__((visibility("default")))
+
+struct real {
+#define ZC_CALL(ret, name, params, args) ret(*name) params;
+#define ZC_VOID(name, params, args) void(*name) params;
+#define ZC_NORETURN(name, params, args) void(*name) params;
+#define ZC_VARIADIC(ret, name, params) ret(*name) params;
+#define ZC_JUMP(ret, name, params) ret(*name) params;
+#include "preload/calls.def"
+};
+
+extern struct real real;
+
+/* Resolves every pointer, once; cheap when done. Threads: any; a second one waits for the first. */
+void real_resolve(void);
+
+#endif

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "preload/send.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/sys.h"
+#include "preload/real.h"
+#include "preload/zerocopy.h"
+
+__thread uint32_t send_sample __attribute__((tls_model("initial-exec")));
+
+/* What bytes already accepted have met is told by the next call, with the signal that goes with it. */
+static int tell_error(struct conn *conn, int flags)
+{
+	int error = sg_take_error(conn);
+
+	if (error == EPIPE && !(flags & MSG_NOSIGNAL))
+		sys_call(SYS_tgkill, getpid(), lock_self(), SIGPIPE, 0, 0, 0);
+	return -error;
+}
+
+static bool waits(int fd, int flags)
+{
+	return !(flags & MSG_DONTWAIT) && !(sys_call(SYS_fcntl, fd, F_GETFL, 0, 0, 0, 0) & O_NONBLOCK);
+}
+
+int send_before_kernel(struct conn *conn, int fd, int flags, enum stat_reason why)
+{
+	int rc;
+
+	sg_before_wait();
+	if (why != REASON_NONE)
+		stats_reason(conn->slot, why);
+	if (__builtin_expect(atomic_load_explicit(&conn->sg.held, memory_order_relaxed) != 0, 0)) {
+		rc = sg_drain(conn, fd, waits(fd, flags));
+		if (rc < 0)
+			return rc;
+	}
+	return tell_error(conn, flags);
+}
+
+/* The rest of a send of which `done` bytes are taken, by the kernel, as the program's own call would. */
+static ssize_t send_rest(struct conn *conn, int fd, const struct iovec *iov, int count, size_t done, int flags)
+{
+	struct iovec rest[count];
+	struct msghdr message = { .msg_iov = rest };
+	size_t skip = done;
+	ssize_t sent;
+	int used = 0;
+
+	for (int i = 0; i < count; i++) {
+		size_t cut = skip < iov[i].iov_len ? skip : iov[i].iov_len;
+
+		skip -= cut;
+		if (cut < iov[i].iov_len)
+			rest[used++] = (struct iovec){ (char *)iov[i].iov_base + cut, iov[i].iov_len - cut };
+	}
+	message.msg_iovlen = (size_t)used;
+	sent = real.sendmsg(fd, &message, flags);
+	atomic_store_explicit(&conn->send_blocked, true, memory_order_relaxed);
+	if (sent < 0)
+		return done ? (ssize_t)done : -errno;
+	stats_add(&stats->slot[conn->slot].path[PATH_SG][STAT_PATH_SYSCALLS], 1);
+	sg_sent(conn, (size_t)sent);
+	return (ssize_t)done + sent;
+}
+
+/*
+ * Holds a small send, or sends a larger one together with what is held. Returns as send_by_path, SEND_BY_KERNEL if it was
+ * not held.
+ */
+static ssize_t send_gathered(struct conn *conn, int fd, const struct iovec *iov, int count, size_t bytes, int flags,
+			     uint64_t now)
+{
+	struct lock_hold hold;
+	ssize_t taken;
+
+	flusher_ready(); /* may start a thread: never under the lock */
+	if (!conn_enter(conn, fd, &hold))
+		return SEND_BY_KERNEL;
+	taken = sg_hold(conn, fd, iov, count, bytes, now);
+	conn_leave(conn, &hold);
+	if (taken < 0)
+		return SEND_BY_KERNEL;
+	if (atomic_load_explicit(&conn->sg.error, memory_order_relaxed) && !taken)
+		return tell_error(conn, flags);
+	if ((size_t)taken < bytes)
+		taken = send_rest(conn, fd, iov, count, (size_t)taken, flags);
+	if (taken >= 0)
+		stats_sent(conn->slot, PATH_SG, (uint64_t)taken, 0);
+	return taken;
+}
+
+/* Adds up, as the kernel would check it. Returns false for what it must refuse itself. */
+static bool add_up(const struct iovec *iov, int count, size_t *bytes)
+{
+	if (count < 0 || count > IOV_MAX)
+		return false;
+	*bytes = 0;
+	for (int i = 0; i < count; i++) {
+		if (iov[i].iov_len > SSIZE_MAX - *bytes)
+			return false;
+		*bytes += iov[i].iov_len;
+	}
+	return *bytes > 0;
+}
+
+static enum stat_reason decide_gather(struct conn *conn, size_t bytes, int count, uint64_t *now)
+{
+	if (conn->policy == PATH_ZEROCOPY)
+		return REASON_SMALL;
+	*now = clock_now();
+	if (bytes > settings.sg_send_max || count > SG_SPANS_MAX) {
+		sg_turn_ends(conn);
+		return REASON_LARGE;
+	}
+	return sg_decide(conn, bytes, *now);
+}
+
+static ssize_t send_large(struct conn *conn, int fd, const struct iovec *iov, int count, int flags)
+{
+	ssize_t rc = send_before_kernel(conn, fd, flags, REASON_NONE);
+
+	if (rc < 0)
+		return rc;
+	rc = zerocopy_send(conn, fd, iov, count, flags);
+	if (rc == -EPIPE && !(flags & MSG_NOSIGNAL))
+		sys_call(SYS_tgkill, getpid(), lock_self(), SIGPIPE, 0, 0, 0);
+	return rc == -EOPNOTSUPP ? SEND_BY_KERNEL : rc;
+}
+
+ssize_t send_by_path(struct conn *conn, int fd, const struct iovec *iov, int count, int flags)
+{
+	enum stat_reason why;
+	uint64_t now = 0;
+	size_t bytes;
+	ssize_t rc;
+
+	if (!add_up(iov, count, &bytes))
+		why = REASON_FLAGS;
+	else if (!conn_take_token(conn))
+		why = REASON_SHARED;
+	else if (bytes >= settings.zerocopy_min && conn->policy != PATH_SG)
+		why = zerocopy_decide(conn, bytes);
+	else
+		why = decide_gather(conn, bytes, count, &now);
+	if (why == REASON_NONE && !atomic_load_explicit(&conn->sg.error, memory_order_relaxed)) {
+		rc = now ? send_gathered(conn, fd, iov, count, bytes, flags, now) :
+			   send_large(conn, fd, iov, count, flags);
+		if (rc != SEND_BY_KERNEL)
+			return rc;
+	}
+	/* A larger one may leave with what is held before it, in one call. */
+	if (why == REASON_LARGE && count <= SG_SPANS_MAX &&
+	    atomic_load_explicit(&conn->sg.held, memory_order_relaxed)) {
+		rc = send_gathered(conn, fd, iov, count, bytes, flags, SG_NOW_OR_NEVER);
+		if (rc != SEND_BY_KERNEL)
+			return rc;
+	}
+	rc = send_before_kernel(conn, fd, flags, why);
+	return rc < 0 ? rc : SEND_BY_KERNEL;
+}

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "preload/share.h"
+
+#include <string.h>
+
+#include "preload/send.h"
+#include "preload/watch.h"
+#include "preload/zerocopy.h"
+
+#ifndef MSG_ZEROCOPY
+#define MSG_ZEROCOPY 0x4000000
+#endif
+
+static void each_descriptor(const struct msghdr *message, void (*visit)(int fd))
+{
+	struct msghdr *open = (struct msghdr *)message; /* CMSG_NXTHDR only reads */
+	int fd;
+
+	if (!message->msg_control || message->msg_controllen < sizeof(struct cmsghdr))
+		return;
+	for (struct cmsghdr *at = CMSG_FIRSTHDR(open); at; at = CMSG_NXTHDR(open, at)) {
+		if (at->cmsg_level != SOL_SOCKET || at->cmsg_type != SCM_RIGHTS)
+			continue;
+		for (size_t i = 0; CMSG_LEN((i + 1) * sizeof(fd)) <= at->cmsg_len; i++) {
+			memcpy(&fd, CMSG_DATA(at) + i * sizeof(fd), sizeof(fd));
+			visit(fd);
+		}
+	}
+}
+
+static void pass(int fd)
+{
+	struct conn *conn = table_conn(fd);
+
+	if (conn)
+		conn_share(conn);
+}
+
+static void take(int fd)
+{
+	if (table_is_own(fd))
+		return;
+	conn_close(fd); /* what the number meant before, if anything */
+	table_put(fd, TABLE_UNKNOWN);
+	conn_classify(fd);
+}
+
+void share_passed(const struct msghdr *message)
+{
+	if (__builtin_expect(message->msg_controllen != 0, 0))
+		each_descriptor(message, pass);
+}
+
+void share_received(struct msghdr *message)
+{
+	if (__builtin_expect(message->msg_controllen != 0, 0))
+		each_descriptor(message, take);
+}
+
+ssize_t send_special(struct conn *conn, int fd, int flags)
+{
+	int rc;
+
+	if (flags & MSG_ZEROCOPY)
+		conn_detach(conn, REASON_APP_ERRQUEUE);
+	rc = send_before_kernel(conn, fd, flags, REASON_FLAGS);
+	return rc < 0 ? rc : SEND_BY_KERNEL;
+}

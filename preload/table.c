@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: MIT */
+#include "preload/table.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <sys/mman.h>
+
+#include "common/log.h"
+#include "common/stats.h"
+#include "common/sys.h"
+#include "rdma/guard.h"
+
+_Atomic uintptr_t *table;
+uint32_t table_size;
+
+#define OWN_MAX 16
+static _Atomic int own[OWN_MAX];	/* descriptor + 1; 0 is free */
+static _Atomic int own_extra;		/* descriptor + 1 */
+
+int table_start(void)
+{
+	long at = sys_call(SYS_mmap, 0, TABLE_DESCRIPTORS * sizeof(*table), PROT_READ | PROT_WRITE,
+			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (at < 0 && at > -4096)
+		return -ENOMEM;
+	table = (_Atomic uintptr_t *)at;
+	table_size = TABLE_DESCRIPTORS;
+	return 0;
+}
+
+void table_own_add(int fd)
+{
+	atomic_store(&own_extra, fd + 1);
+	table_own_refresh();
+}
+
+void table_own_refresh(void)
+{
+	int now[OWN_MAX];
+	int count = 0;
+
+	now[count++] = log_descriptor();
+	now[count++] = stats_descriptor();
+	now[count++] = atomic_load(&own_extra) - 1;
+	count += guard_descriptors(now + count, OWN_MAX - count);
+	for (int i = 0; i < OWN_MAX; i++) {
+		int fd = i < count ? now[i] : -1;
+		int was = atomic_exchange(&own[i], fd + 1) - 1;
+
+		if (was >= 0 && was != fd && table_is_own(was))
+			table_put(was, TABLE_UNKNOWN);
+	}
+	for (int i = 0; i < count; i++) {
+		if (now[i] >= 0)
+			table_put(now[i], TABLE_OWN);
+	}
+}
+
+int table_own_next(int from)
+{
+	int next = -1;
+
+	for (int i = 0; i < OWN_MAX; i++) {
+		int fd = atomic_load(&own[i]) - 1;
+
+		if (fd >= from && (next < 0 || fd < next))
+			next = fd;
+	}
+	return next;
+}

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "preload/watch.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+#include "common/sys.h"
+#include "preload/zerocopy.h"
+
+#define SLAB_BYTES 16384
+
+/* Watches and sets are small and many: two free lists over slabs that stay. */
+union piece {
+	union piece *next;
+	struct watch watch;
+	struct set set;
+};
+
+static struct lock pieces_lock;
+static union piece *pieces;
+static struct lock sets_lock; /* of `leaving` and `nesting` */
+
+static void pieces_grow(void)
+{
+	long at = sys_call(SYS_mmap, 0, SLAB_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	union piece *slab = (union piece *)at;
+
+	if (at < 0 && at > -4096)
+		return;
+	for (size_t i = 0; i < SLAB_BYTES / sizeof(*slab); i++) {
+		slab[i].next = pieces;
+		pieces = &slab[i];
+	}
+}
+
+static void *piece_get(void)
+{
+	struct lock_hold hold;
+	union piece *piece;
+
+	if (!lock_take(&pieces_lock, &hold))
+		return NULL;
+	if (!pieces)
+		pieces_grow();
+	piece = pieces;
+	if (piece)
+		pieces = piece->next;
+	lock_give(&pieces_lock, &hold);
+	if (piece)
+		memset(piece, 0, sizeof(*piece));
+	return piece;
+}
+
+static void piece_put(union piece *piece)
+{
+	struct lock_hold hold;
+
+	if (!lock_take(&pieces_lock, &hold))
+		return;
+	piece->next = pieces;
+	pieces = piece;
+	lock_give(&pieces_lock, &hold);
+}
+
+void watch_after_fork(void)
+{
+	atomic_store(&pieces_lock.word, 0);
+	atomic_store(&sets_lock.word, 0);
+}
+
+void watch_free(struct watch *watch)
+{
+	piece_put((union piece *)watch);
+}
+
+void set_open(int fd)
+{
+	struct set *set;
+
+	if (fd < 0 || (uint32_t)fd >= table_size)
+		return;
+	conn_close(fd); /* what the number meant before */
+	set = piece_get();
+	if (!set)
+		return;
+	atomic_store(&set->descriptors, 1);
+	table_put(fd, (uintptr_t)set | TABLE_SET);
+}
+
+struct set *set_of(int fd)
+{
+	if (!table_set(fd) && !table_conn(fd) && !table_is_own(fd))
+		set_open(fd);
+	return table_set(fd);
+}
+
+/* Removes the registrations that `match` names. Under the connection's lock. */
+static void remove_watches(struct conn *conn, const struct set *set, int fd)
+{
+	struct watch **at = &conn->watches;
+
+	while (*at) {
+		struct watch *watch = *at;
+
+		if ((set && watch->set != set) || (fd >= 0 && watch->fd != fd)) {
+			at = &watch->next;
+			continue;
+		}
+		*at = watch->next;
+		watch_free(watch);
+	}
+}
+
+static struct set *leaving;
+
+static void leave_set(struct conn *conn)
+{
+	struct lock_hold hold;
+
+	if (!conn->watches || !lock_take(&conn->lock, &hold))
+		return;
+	remove_watches(conn, leaving, -1);
+	lock_give(&conn->lock, &hold);
+}
+
+void set_release(int fd)
+{
+	struct set *set = table_set(fd);
+	struct lock_hold hold;
+
+	if (!set || atomic_fetch_sub(&set->descriptors, 1) > 1)
+		return;
+	if (!lock_take(&sets_lock, &hold))
+		return; /* a few bytes lost */
+	leaving = set;
+	conn_each(leave_set);
+	lock_give(&sets_lock, &hold);
+	piece_put((union piece *)set);
+}
+
+void watch_forget_descriptor(struct conn *conn, int fd)
+{
+	/*
+	 * The kernel keeps the registration until the last descriptor goes, but nobody can change it any more; events
+	 * still come. So it stays, under a number that no epoll_ctl will name.
+	 */
+	for (struct watch *watch = conn->watches; watch; watch = watch->next) {
+		if (watch->fd == fd)
+			watch->fd = -1 - fd;
+	}
+}
+
+static struct watch *find(struct conn *conn, const struct set *set, int fd)
+{
+	struct watch *watch = conn->watches;
+
+	while (watch && (watch->set != set || watch->fd != fd))
+		watch = watch->next;
+	return watch;
+}
+
+static void follow_conn(struct conn *conn, struct set *set, int op, int fd, const struct epoll_event *event)
+{
+	struct watch *watch = find(conn, set, fd);
+
+	if (op == EPOLL_CTL_DEL) {
+		if (watch)
+			remove_watches(conn, set, fd);
+		return;
+	}
+	if (!watch) {
+		watch = piece_get();
+		if (!watch) {
+			conn->zerocopy.refused = true; /* its events could not be told apart */
+			return;
+		}
+		watch->set = set;
+		watch->fd = fd;
+		watch->next = conn->watches;
+		conn->watches = watch;
+	}
+	watch->event = *event;
+	watch->seen = false;
+}
+
+void watch_follow(int set_fd, int op, int fd, const struct epoll_event *event)
+{
+	struct conn *conn = table_conn(fd);
+	struct lock_hold hold;
+	struct set *set;
+
+	if (!conn) {
+		if (op == EPOLL_CTL_ADD && table_set(fd))
+			watch_nest(fd);
+		return;
+	}
+	if (!conn_process_is_ours())
+		return;
+	set = set_of(set_fd);
+	if (!conn_enter(conn, fd, &hold))
+		return;
+	if (set)
+		follow_conn(conn, set, op, fd, event);
+	else
+		conn->zerocopy.refused = true;
+	conn_leave(conn, &hold);
+}
+
+static struct set *nesting;
+
+static void stop_zerocopy(struct conn *conn)
+{
+	struct lock_hold hold;
+
+	if (!conn->watches || !lock_take(&conn->lock, &hold))
+		return;
+	for (struct watch *watch = conn->watches; watch; watch = watch->next) {
+		if (watch->set != nesting)
+			continue;
+		conn->zerocopy.refused = true;
+		conn->zerocopy.why = REASON_NESTED;
+	}
+	lock_give(&conn->lock, &hold);
+}
+
+void watch_nest(int fd)
+{
+	struct set *set = table_set(fd);
+	struct lock_hold hold;
+
+	if (!set || atomic_exchange(&set->nested, true) || !lock_take(&sets_lock, &hold))
+		return;
+	nesting = set;
+	conn_each(stop_zerocopy);
+	lock_give(&sets_lock, &hold);
+}
+
+bool watch_nested(const struct conn *conn)
+{
+	for (const struct watch *watch = conn->watches; watch; watch = watch->next) {
+		if (atomic_load_explicit(&watch->set->nested, memory_order_relaxed))
+			return true;
+	}
+	return false;
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Epoll sets and the registrations of our connections in them, kept beside the kernel's (whose data is never touched): they
+ * tell which connection an event belongs to, so that an event that only a zerocopy notice has caused can be hidden.
+ */
+#ifndef ZC_PRELOAD_WATCH_H
+#define ZC_PRELOAD_WATCH_H
+
+#include "preload/conn.h"
+
+/* Takes a new epoll descriptor in. */
+void set_open(int fd);
+
+/* Returns the set behind an epoll descriptor, made now if it was not known; NULL without memory. */
+struct set *set_of(int fd);
+
+/* One descriptor of the set is closed. */
+void set_release(int fd);
+
+/* After a successful epoll_ctl(set, op, fd, event). */
+void watch_follow(int set, int op, int fd, const struct epoll_event *event);
+
+/* Drops the registrations made under a descriptor that is closed while others of the connection stay. Under the lock. */
+void watch_forget_descriptor(struct conn *conn, int fd);
+
+void watch_free(struct watch *watch);
+
+/* Somebody waits for this epoll descriptor itself: its connections can't use zerocopy from here on. */
+void watch_nest(int fd);
+
+/* Returns whether the connection is in a set that is waited for itself. Under the lock. */
+bool watch_nested(const struct conn *conn);
+
+/* In the child of a fork: locks of threads that are not there are free. */
+void watch_after_fork(void);
+
+#endif

@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: MIT */
+/* Sends of zerocopy.h; the notices are in notice.c. */
+#define _GNU_SOURCE
+#include "preload/zerocopy.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/sys.h"
+#include "preload/choose.h"
+#include "preload/guest.h"
+#include "preload/notice.h"
+#include "preload/real.h"
+#include "preload/sg.h"
+#include "preload/watch.h"
+#include "rdma/guard.h"
+
+#ifndef MSG_ZEROCOPY
+#define MSG_ZEROCOPY 0x4000000
+#endif
+#ifndef SO_ZEROCOPY
+#define SO_ZEROCOPY 60
+#endif
+
+#define PAGE 4096ul
+#define PAGES_MIN (4 * PAGE)		/* fewer in one piece of memory are copied */
+#define CHUNK (1024 * 1024ul)		/* guarded and handed over at one time */
+#define COPIES_MAX 32			/* pieces that are copied by one system call */
+#define PROBE_AFTER (1024 * 1024ul)	/* bytes after which `auto` asks what zerocopy costs on a connection */
+#define SAMPLES 4			/* of each way, before `auto` compares */
+
+static void owner_poll(void *owner)
+{
+	struct conn *conn = owner;
+
+	/* On the thread of a fault, perhaps in a signal handler, perhaps while another thread holds the lock and waits for
+	 * this very page: never wait here. */
+	if (!lock_try(&conn->lock))
+		return;
+	zerocopy_harvest(conn);
+	lock_give(&conn->lock, &(struct lock_hold){ .masked = false });
+}
+
+static void owner_faulted(void *owner, struct guard_record *record)
+{
+	struct conn *conn = owner;
+
+	atomic_fetch_add_explicit(&conn->zerocopy.faults, 1, memory_order_relaxed);
+}
+
+static const struct guard_owner_ops owner_ops = { .poll = owner_poll, .take_copy = NULL, .faulted = owner_faulted };
+
+/* Off for this connection from now on. */
+static enum stat_reason refuse(struct conn *conn, enum stat_reason why)
+{
+	conn->zerocopy.refused = true;
+	conn->zerocopy.why = why;
+	return why;
+}
+
+/* Returns what speaks against it for `auto` alone: it must have moved data, and must cost less than a copy. */
+static enum stat_reason auto_decide(struct conn *conn, size_t bytes)
+{
+	struct zerocopy *zc = &conn->zerocopy;
+
+	zc->sent_bytes += bytes;
+	if (zc->sent_bytes < PROBE_AFTER)
+		return REASON_SMALL;
+	if (choose_is_copied(conn->peer_key))
+		return REASON_KERNEL_COPIED;
+	if (zc->copy_samples < SAMPLES)
+		return REASON_GUARD_COST;
+	if (zc->own_samples < SAMPLES || zc->own_cost < zc->copy_cost)
+		return REASON_NONE;
+	notice_pause(conn, REASON_GUARD_COST);
+	zc->own_samples = 0;
+	zc->copy_samples = 0;
+	return REASON_GUARD_COST;
+}
+
+enum stat_reason zerocopy_decide(struct conn *conn, size_t bytes)
+{
+	struct zerocopy *zc = &conn->zerocopy;
+
+	if (bytes < settings.zerocopy_min)
+		return REASON_SMALL;
+	if (zc->refused)
+		return zc->why;
+	if (zc->pause) {
+		zc->pause--;
+		return zc->why;
+	}
+	if (guest_sandboxed())
+		return refuse(conn, REASON_SECCOMP);
+	if (atomic_load_explicit(&guest_rings, memory_order_relaxed) || conn->app_error_queue)
+		return refuse(conn, REASON_APP_ERRQUEUE);
+	if (!settings.zerocopy_keep && notice_faulting(conn)) {
+		notice_pause(conn, REASON_FAULTED);
+		return REASON_FAULTED;
+	}
+	return conn->policy == PATH_AUTO ? auto_decide(conn, bytes) : REASON_NONE;
+}
+
+/* Prepares the socket and our records. Under the lock. Returns REASON_NONE or why not. */
+static enum stat_reason prepare(struct conn *conn, int fd)
+{
+	struct zerocopy *zc = &conn->zerocopy;
+	int one = 1;
+	long at;
+
+	if (zc->enabled)
+		return zc->refused ? zc->why : REASON_NONE;
+	if (watch_nested(conn))
+		return refuse(conn, REASON_NESTED);
+	if (!zc->ring) {
+		at = sys_call(SYS_mmap, 0, ZEROCOPY_RING * sizeof(*zc->ring), PROT_READ | PROT_WRITE,
+			      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (at < 0 && at > -4096)
+			return refuse(conn, REASON_NO_MEMORY);
+		zc->ring = (struct zerocopy_send *)at;
+	}
+	if (sys_call(SYS_setsockopt, fd, SOL_SOCKET, SO_ZEROCOPY, (long)&one, sizeof(one), 0) < 0)
+		return refuse(conn, REASON_NO_SOCKET_OPTION);
+	zc->enabled = true;
+	return REASON_NONE;
+}
+
+/* Where a send is: the entry of iov, the bytes of it that are gone, and what is left altogether. */
+struct cursor {
+	const struct iovec *iov;
+	size_t offset;
+	size_t left;
+};
+
+static void advance(struct cursor *at, size_t bytes)
+{
+	at->left -= bytes;
+	at->offset += bytes;
+	while (at->left && at->offset >= at->iov->iov_len) {
+		at->offset -= at->iov->iov_len;
+		at->iov++;
+	}
+}
+
+/* Bytes from the cursor to the first whole page of its entry, if enough whole pages follow; else the entry's rest. */
+static size_t bytes_to_copy(const struct iovec *iov, size_t offset, bool *pages_follow)
+{
+	uintptr_t start = (uintptr_t)iov->iov_base + offset;
+	uintptr_t end = (uintptr_t)iov->iov_base + iov->iov_len;
+	uintptr_t first = (start + PAGE - 1) & ~(PAGE - 1);
+
+	*pages_follow = first < end && ((end & ~(PAGE - 1)) - first) >= PAGES_MIN && (end & ~(PAGE - 1)) > first;
+	return *pages_follow ? first - start : end - start;
+}
+
+static long send_raw(int fd, struct iovec *iov, size_t count, int flags)
+{
+	struct msghdr message = { .msg_iov = iov, .msg_iovlen = count };
+
+	return sys_call(SYS_sendmsg, fd, (long)&message, flags | MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0, 0);
+}
+
+/* Copies what lies before the next whole pages. Returns bytes taken, 0 when pages start right here, or -errno. */
+static long push_copy(struct conn *conn, int fd, struct cursor *at, int flags)
+{
+	struct iovec pieces[COPIES_MAX];
+	struct cursor end = *at;
+	size_t count = 0, bytes = 0;
+	bool pages = false;
+	long taken;
+
+	while (end.left && count < COPIES_MAX && !pages) {
+		size_t part = bytes_to_copy(end.iov, end.offset, &pages);
+
+		if (!part)
+			continue;
+		pieces[count++] = (struct iovec){ (char *)end.iov->iov_base + end.offset, part };
+		bytes += part;
+		advance(&end, part);
+	}
+	if (!count)
+		return 0;
+	taken = send_raw(fd, pieces, count, end.left ? flags | MSG_MORE : flags);
+	if (taken > 0) {
+		stats_sent(conn->slot, PATH_COPY, (uint64_t)taken, 1);
+		sg_sent(conn, (size_t)taken);
+	}
+	return taken;
+}
+
+static enum stat_reason protect_reason(int rc)
+{
+	return rc == -EINVAL ? REASON_NOT_PRIVATE : rc == -ENOTSUP ? REASON_NO_GUARD :
+	       rc == -ENOMEM ? REASON_NO_MEMORY : REASON_GUARD_FAILED;
+}
+
+/* Sends the chunk at the cursor as a copy, since zerocopy can't have it. */
+static long push_chunk_copied(struct conn *conn, int fd, struct iovec *chunk, int flags)
+{
+	long taken = send_raw(fd, chunk, 1, flags);
+
+	if (taken > 0) {
+		stats_sent(conn->slot, PATH_COPY, (uint64_t)taken, 1);
+		sg_sent(conn, (size_t)taken);
+	}
+	return taken;
+}
+
+static void keep(struct conn *conn, struct guard_record *record, size_t bytes)
+{
+	struct zerocopy *zc = &conn->zerocopy;
+	struct zerocopy_send *send = &zc->ring[zc->next % ZEROCOPY_RING];
+
+	*send = (struct zerocopy_send){ .record = record, .bytes = bytes };
+	zc->next++;
+	zc->bytes += bytes;
+	if (!atomic_exchange(&zc->used, true))
+		atomic_fetch_add(&conn_zerocopy_used, 1);
+}
+
+/* Guards and sends whole pages at the cursor. Returns bytes taken or -errno. */
+static long push_pages(struct conn *conn, int fd, const struct cursor *at, int flags)
+{
+	struct zerocopy *zc = &conn->zerocopy;
+	uintptr_t start = (uintptr_t)at->iov->iov_base + at->offset;
+	size_t pages = ((uintptr_t)at->iov->iov_base + at->iov->iov_len - start) & ~(PAGE - 1);
+	struct iovec chunk = { (void *)start, pages < CHUNK ? pages : CHUNK };
+	struct guard_record *record = NULL;
+	int more = chunk.iov_len < at->left ? flags | MSG_MORE : flags;
+	long taken;
+	int rc;
+
+	if (zc->next - zc->oldest >= ZEROCOPY_RING || zc->bytes + chunk.iov_len > settings.zerocopy_bytes_max) {
+		stats_reason(conn->slot, REASON_IN_FLIGHT);
+		return push_chunk_copied(conn, fd, &chunk, more);
+	}
+	rc = guard_protect(chunk.iov_base, chunk.iov_len, &owner_ops, conn, &record);
+	if (rc < 0) {
+		stats_reason(conn->slot, protect_reason(rc));
+		if (rc == -ENOTSUP)
+			refuse(conn, REASON_NO_GUARD);
+		return push_chunk_copied(conn, fd, &chunk, more);
+	}
+	taken = send_raw(fd, &chunk, 1, more | MSG_ZEROCOPY);
+	if (taken <= 0) {
+		guard_release(record);
+		if (taken != -ENOBUFS)
+			return taken;
+		notice_pause(conn, REASON_ENOBUFS);
+		stats_reason(conn->slot, REASON_ENOBUFS);
+		return push_chunk_copied(conn, fd, &chunk, more);
+	}
+	if ((size_t)taken < chunk.iov_len)
+		guard_shrink(record, (size_t)taken);
+	keep(conn, record, (size_t)taken);
+	stats_sent(conn->slot, PATH_ZEROCOPY, (uint64_t)taken, 1);
+	sg_sent(conn, (size_t)taken);
+	return taken;
+}
+
+/* Hands over as much as the kernel takes without waiting. Under the lock. Returns 0, or -errno (-EAGAIN: buffer full). */
+static long push(struct conn *conn, int fd, struct cursor *at, int flags)
+{
+	if (zerocopy_used(conn))
+		zerocopy_harvest(conn);
+	if (sg_flush(conn) < 0)
+		return -EAGAIN;
+	while (at->left) {
+		long taken = push_copy(conn, fd, at, flags);
+
+		if (!taken)
+			taken = push_pages(conn, fd, at, flags);
+		if (taken < 0)
+			return taken;
+		advance(at, (size_t)taken);
+	}
+	return 0;
+}
+
+/*
+ * Waits for room as the kernel does, by a plain send of a little: signals, SO_SNDTIMEO, cancellation and O_NONBLOCK mean what
+ * they always do. Returns bytes taken or -errno.
+ */
+static ssize_t wait_by_sending(struct conn *conn, int fd, const struct cursor *at, int flags)
+{
+	uintptr_t start = (uintptr_t)at->iov->iov_base + at->offset;
+	size_t rest = at->iov->iov_len - at->offset;
+	size_t part = PAGE - (start & (PAGE - 1));
+	ssize_t sent;
+
+	part = part < rest ? part : rest;
+	sent = real.send(fd, (void *)start, part, (part < at->left ? flags | MSG_MORE : flags) | MSG_NOSIGNAL);
+	if (sent < 0)
+		return -errno;
+	stats_sent(conn->slot, PATH_COPY, (uint64_t)sent, 1);
+	return sent;
+}
+
+static uint64_t thread_cpu(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+	return (uint64_t)now.tv_sec * NS_PER_SEC + (uint64_t)now.tv_nsec;
+}
+
+static void average(uint32_t *samples, uint64_t *cost, uint64_t value)
+{
+	*cost = *samples ? (*cost * 3 + value) / 4 : value;
+	if (*samples < SAMPLES)
+		(*samples)++;
+}
+
+ssize_t zerocopy_send(struct conn *conn, int fd, const struct iovec *iov, int count, int flags)
+{
+	struct cursor at = { iov, 0, 0 };
+	bool measure = conn->policy == PATH_AUTO;
+	uint64_t begun = measure ? thread_cpu() : 0;
+	struct lock_hold hold;
+	size_t all;
+	long rc;
+
+	for (int i = 0; i < count; i++)
+		at.left += iov[i].iov_len;
+	all = at.left;
+	advance(&at, 0);
+	for (;;) {
+		bool entered = conn_enter(conn, fd, &hold);
+		enum stat_reason why = entered ? prepare(conn, fd) : REASON_DETACHED;
+
+		rc = why == REASON_NONE ? push(conn, fd, &at, flags) : -EAGAIN;
+		if (entered)
+			conn_leave(conn, &hold);
+		if (why != REASON_NONE && at.left == all) {
+			stats_reason(conn->slot, why);
+			return -EOPNOTSUPP;
+		}
+		if (rc != -EAGAIN || (flags & MSG_DONTWAIT))
+			break;
+		rc = wait_by_sending(conn, fd, &at, flags);
+		if (rc < 0)
+			break;
+		advance(&at, (size_t)rc);
+		if (!at.left)
+			break;
+	}
+	if (rc == -EAGAIN)
+		atomic_store_explicit(&conn->send_blocked, true, memory_order_relaxed);
+	if (measure && at.left < all)
+		average(&conn->zerocopy.own_samples, &conn->zerocopy.own_cost,
+			(thread_cpu() - begun + guard_cost_ns(all - at.left)) * 1024 / (all - at.left));
+	if (rc < 0 && rc != -EAGAIN && rc != -EINTR && at.left < all)
+		atomic_store(&conn->sg.error, (int)-rc); /* told by the next call, as the kernel would */
+	return at.left < all ? (ssize_t)(all - at.left) : rc;
+}
+
+uint64_t zerocopy_copy_begins(struct conn *conn)
+{
+	return conn->policy == PATH_AUTO && !conn->zerocopy.refused && conn->zerocopy.copy_samples < SAMPLES &&
+			       conn->zerocopy.sent_bytes >= PROBE_AFTER && !choose_is_copied(conn->peer_key) ?
+		       thread_cpu() : 0;
+}
+
+void zerocopy_copy_ends(struct conn *conn, uint64_t begun, ssize_t sent)
+{
+	if (begun && sent > 0)
+		average(&conn->zerocopy.copy_samples, &conn->zerocopy.copy_cost,
+			(thread_cpu() - begun) * 1024 / (uint64_t)sent);
+}
