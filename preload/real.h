@@ -25,6 +25,8 @@
 #include <sys/uio.h>
 #include <sys/wait.h>
 
+#undef fread_unlocked /* stdio.h may make a macro of it */
+
 #define ZC_EXPORT __attribute__((visibility("default")))
 
 struct real {
