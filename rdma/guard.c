@@ -262,8 +262,7 @@ uint64_t guard_cost_ns(size_t bytes)
 
 /* Records -------------------------------------------------------------------------------------------------------------- */
 
-/* Makes those pages of [start, end) ordinary that no record covers. */
-static void free_uncovered(uintptr_t start, uintptr_t end)
+void guard_free_uncovered(uintptr_t start, uintptr_t end)
 {
 	while (start < end) {
 		struct guard_cover *cover = cover_first(start, end);
@@ -289,11 +288,27 @@ static int protect_locked(struct guard_record *record)
 	if (atomic_load(&guard_records) >= memory_mappings_max() / 8)
 		return -ENOMEM;
 	rc = kind->protect(record->start, record->end);
-	if (!rc)
-		rc = cover_add(record, record->start, record->end);
 	if (rc)
-		free_uncovered(record->start, record->end);
+		return rc;
+	rc = cover_add(record, record->start, record->end);
+	if (rc)
+		guard_free_uncovered(record->start, record->end);
 	return rc;
+}
+
+/* Takes the lock with the backend ready for use. Returns 0, or -errno without the lock. */
+static int lock_ready(uint64_t *mask)
+{
+	for (;;) {
+		int rc = backend_ready();
+
+		if (rc)
+			return rc;
+		*mask = guard_lock();
+		if (atomic_load(&backend)->ready())
+			return 0;
+		guard_unlock(*mask); /* the handler thread went home in between */
+	}
 }
 
 int guard_protect(void *start, size_t bytes, const struct guard_owner_ops *ops, void *owner, struct guard_record **out)
@@ -305,15 +320,9 @@ int guard_protect(void *start, size_t bytes, const struct guard_owner_ops *ops, 
 
 	if (!bytes || to < from || from % GUARD_PAGE || bytes % GUARD_PAGE)
 		return -EINVAL;
-	do {
-		rc = backend_ready();
-		if (rc)
-			return rc;
-		mask = guard_lock();
-		if (atomic_load(&backend)->ready())
-			break;
-		guard_unlock(mask); /* the handler thread went home in between */
-	} while (true);
+	rc = lock_ready(&mask);
+	if (rc)
+		return rc;
 	rc = -ENOMEM;
 	record = record_new();
 	if (!record)
@@ -337,6 +346,23 @@ unlock:
 	return rc;
 }
 
+int guard_pinned(struct guard_record *record)
+{
+	uint64_t mask;
+	int rc;
+
+	if (!atomic_load(&record->taken))
+		return 0;
+	rc = lock_ready(&mask);
+	if (rc)
+		return rc;
+	atomic_store(&record->taken, false);
+	/* Over what is left of its covers. A page that was pinned before it was taken is guarded for nothing: that can't be told. */
+	rc = protect_locked(record);
+	guard_unlock(mask);
+	return rc;
+}
+
 /* Ends all covers of a record and frees the pages. */
 static void uncover(struct guard_record *record)
 {
@@ -344,7 +370,7 @@ static void uncover(struct guard_record *record)
 		uintptr_t start = record->covers->start, end = record->covers->end;
 
 		cover_remove(record->covers);
-		free_uncovered(start, end);
+		guard_free_uncovered(start, end);
 	}
 }
 
@@ -361,8 +387,10 @@ void guard_shrink(struct guard_record *record, size_t bytes)
 		if (cover->start < record->start || end > record->end || start >= end)
 			continue;
 		cover_cut(cover, start, end, &unused);
-		free_uncovered(start, end);
+		guard_free_uncovered(start, end);
 	}
+	if (from < record->end)
+		record->end = from;
 	guard_unlock(mask);
 }
 
@@ -417,6 +445,7 @@ static void take_for_owner(struct guard_cover *cover, void *arg)
 	uintptr_t start = cover->start > taking->start ? cover->start : taking->start;
 	uintptr_t end = cover->end < taking->end ? cover->end : taking->end;
 
+	atomic_store(&record->taken, true);
 	if (record->ops && record->ops->take_copy)
 		record->ops->take_copy(record->owner, record, (const void *)start, end - start);
 	else
@@ -461,6 +490,21 @@ void guard_settle(const void *start, size_t bytes)
 	while ((cover = cover_find(from, to)))
 		take(cover->start > from ? cover->start : from, cover->end < to ? cover->end : to);
 	guard_unlock(mask);
+}
+
+int guard_join(const void *start, size_t bytes)
+{
+	const struct guard_backend *kind = atomic_load(&backend);
+	uintptr_t from = (uintptr_t)start, to = from + ((bytes + GUARD_PAGE - 1) & ~(GUARD_PAGE - 1));
+	uint64_t mask;
+	int rc;
+
+	if (!kind || from % GUARD_PAGE || to <= from)
+		return -EINVAL;
+	mask = guard_lock();
+	rc = cover_find(from, to) ? -EBUSY : kind->join(from, to);
+	guard_unlock(mask);
+	return rc;
 }
 
 void guard_forget(const void *start, size_t bytes)
@@ -670,6 +714,11 @@ static void off_range(uintptr_t start, uintptr_t end)
 {
 }
 
+static int off_join(uintptr_t start, uintptr_t end)
+{
+	return -EINVAL;
+}
+
 static bool off_stray(uintptr_t page)
 {
 	return false;
@@ -692,6 +741,7 @@ const struct guard_backend guard_backend_off = {
 	.protect = off_protect,
 	.unprotect = off_range,
 	.take = off_range,
+	.join = off_join,
 	.stray = off_stray,
 	.child = off_child,
 	.descriptors = off_descriptors,

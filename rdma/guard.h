@@ -10,7 +10,8 @@
  * mprotect with SIGSEGV (writes by the kernel fail with EFAULT, so that calls which make the kernel write must call
  * guard_settle() first).
  *
- * Only present pages of private anonymous memory are guarded; for all others guard_protect() says -EINVAL.
+ * Only present pages of private anonymous memory are guarded; for all others guard_protect() says -EINVAL. So it does for
+ * stacks under mprotect: the kernel can't deliver a signal on a stack that it may not write to.
  * Records may overlap: a page is free again when no record covers it.
  *
  * Threads: all functions may be called by any thread; none may be called while writing to guarded memory. Signals are
@@ -59,6 +60,14 @@ int guard_start(enum guard_kind kind);
  */
 int guard_protect(void *start, size_t bytes, const struct guard_owner_ops *ops, void *owner, struct guard_record **out);
 
+/*
+ * To be called once the kernel or device has the pages of a record (after the sendmsg with MSG_ZEROCOPY, before the send of
+ * the program returns). A thread that wrote between guard_protect() and the pinning was given a fresh page, and it is that
+ * page which was pinned then: such pages are put under guard again. One load when there are none. Returns 0 or -errno as
+ * guard_protect(); then the owner has to assume that the bytes may still change.
+ */
+int guard_pinned(struct guard_record *record);
+
 /* Gives the pages behind the first `bytes` (rounded up to whole pages) of the record free again: they were not sent. */
 void guard_shrink(struct guard_record *record, size_t bytes);
 
@@ -71,6 +80,13 @@ void guard_release(struct guard_record *record);
  * nature (mprotect), and with (NULL, SIZE_MAX) before exec-like events. Records stay valid until their owner releases them.
  */
 void guard_settle(const void *start, size_t bytes);
+
+/*
+ * Makes ordinary writable memory one mapping again where the mprotect guard has replaced pages in it. mremap wants that and
+ * says EFAULT otherwise: to be called then, after guard_settle(), before the second attempt. Whole pages. Returns 0, -EINVAL
+ * when there is other memory in the range, or another -errno.
+ */
+int guard_join(const void *start, size_t bytes);
 
 /* Says that the mapping of [start, start + bytes) is going away or is replaced (munmap, mmap over it, MADV_DONTNEED). */
 void guard_forget(const void *start, size_t bytes);

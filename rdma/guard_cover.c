@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <stdatomic.h>
+#include <string.h>
 
 #define REGION_SHIFT 21
 #define REGION_BYTES ((uintptr_t)1 << REGION_SHIFT)
@@ -61,7 +62,9 @@ struct guard_record *record_new(void)
 
 	if (!slot)
 		return NULL;
-	slot->record = (struct guard_record){ .next = guard_all, .link = &guard_all };
+	memset(&slot->record, 0, sizeof(slot->record));
+	slot->record.next = guard_all;
+	slot->record.link = &guard_all;
 	if (guard_all)
 		guard_all->link = &slot->record.next;
 	guard_all = &slot->record;

@@ -33,12 +33,14 @@ struct guard_backend {
 	int (*start)(void);
 	/* Returns whether start() still holds (a handler thread may have gone home). */
 	bool (*ready)(void);
-	/* Protects, and makes sure that all pages are private anonymous, present and now protected. */
+	/* Protects, and makes sure that all pages are private anonymous, present and now protected. Or leaves all as it was. */
 	int (*protect)(uintptr_t start, uintptr_t end);
 	/* Makes pages that are still protected ordinary again. Errors leave them protected, for stray() to find. */
 	void (*unprotect)(uintptr_t start, uintptr_t end);
 	/* Gives the program fresh pages with the same bytes in place of those still protected; unprotects the rest. */
 	void (*take)(uintptr_t start, uintptr_t end);
+	/* Makes [start, end) one mapping, where take() leaves more of them. Returns 0 or -errno. */
+	int (*join)(uintptr_t start, uintptr_t end);
 	/* A write to a page that no record covers faulted. Returns whether the writer may try again. */
 	bool (*stray)(uintptr_t page);
 	/* In the child of a fork: forgets what belongs to the parent. Covers still exist when it is called. */
@@ -53,6 +55,8 @@ extern const struct guard_backend guard_backend_off;
 /* guard.c: the lock. Signals are blocked while it is held. */
 uint64_t guard_lock(void);
 void guard_unlock(uint64_t mask);
+/* Makes those pages of [start, end) ordinary that no record covers. */
+void guard_free_uncovered(uintptr_t start, uintptr_t end);
 /* Without the lock: handles a write fault at `page`. Returns whether it was ours and the writer may go on. */
 bool guard_fault(uintptr_t page);
 /* Without the lock: asks all owners whether work has come to an end. */
@@ -80,6 +84,7 @@ struct guard_record {
 	size_t run_pages;
 	uint64_t waited_ns;			/* block-on-write is granted once, not for each page */
 	uint64_t polled;			/* number of the last round of guard_poll_owners() */
+	_Atomic bool taken;			/* a page was taken away since it was protected */
 	bool told;				/* ops->faulted() has been called for the current fault */
 };
 

@@ -202,7 +202,10 @@ static int mprotect_protect(uintptr_t start, uintptr_t end)
 	if (rc)
 		return rc;
 	/* Now that nothing can slip in any more. */
-	return memory_pages_are(start, end, PAGEMAP_PRESENT | PAGEMAP_FILE, PAGEMAP_PRESENT) ? 0 : -EINVAL;
+	if (memory_pages_are(start, end, PAGEMAP_PRESENT | PAGEMAP_FILE, PAGEMAP_PRESENT))
+		return 0;
+	guard_free_uncovered(start, end);
+	return -EINVAL;
 }
 
 static void take_part(uintptr_t start, uintptr_t end)
@@ -237,6 +240,26 @@ static void mprotect_take(uintptr_t start, uintptr_t end)
 	each_of_ours(start, end, take_part);
 }
 
+/* Writers that meet the moment of protection wait for the lock and find the page writable again. */
+static int mprotect_join(uintptr_t start, uintptr_t end)
+{
+	struct guard_mapping mapping;
+	uintptr_t at;
+	int rc;
+
+	for (at = start; at < end; at = mapping.end)
+		if (memory_mapping(at, &mapping) || mapping.start > at || !mapping.plain || is_stack(&mapping) ||
+		    mapping.protection != (PROT_READ | PROT_WRITE))
+			return -EINVAL;
+	rc = (int)sys_call(SYS_mprotect, (long)start, (long)(end - start), PROT_READ, 0, 0, 0);
+	if (rc)
+		return rc;
+	rc = memory_replace(start, end, all_ours);
+	if (rc)
+		mprotect_unprotect(start, end);
+	return rc;
+}
+
 static bool mprotect_stray(uintptr_t page)
 {
 	struct guard_mapping mapping;
@@ -267,6 +290,7 @@ const struct guard_backend guard_backend_mprotect = {
 	.protect = mprotect_protect,
 	.unprotect = mprotect_unprotect,
 	.take = mprotect_take,
+	.join = mprotect_join,
 	.stray = mprotect_stray,
 	.child = mprotect_child,
 	.descriptors = mprotect_descriptors,

@@ -281,14 +281,11 @@ static int uffd_start(void)
 
 /* Protecting ----------------------------------------------------------------------------------------------------------- */
 
-static int uffd_protect(uintptr_t start, uintptr_t end)
+static int protect_pages(uintptr_t start, uintptr_t end, uint64_t ioctls)
 {
 	struct uffdio_writeprotect protect = { .range = { start, end - start }, .mode = UFFDIO_WRITEPROTECT_MODE_WP };
-	uint64_t ioctls = 0;
-	long rc = uffd_register(start, end, UFFDIO_REGISTER_MODE_WP, &ioctls);
+	long rc;
 
-	if (rc < 0)
-		return rc == -ENOMEM ? -ENOMEM : -EINVAL;
 	if (!(ioctls & (1ull << _UFFDIO_WRITEPROTECT)) || !(ioctls & (1ull << _UFFDIO_ZEROPAGE)))
 		return -EINVAL; /* huge pages from hugetlbfs */
 	do {
@@ -300,6 +297,19 @@ static int uffd_protect(uintptr_t start, uintptr_t end)
 	if (!memory_pages_are(start, end, PAGEMAP_PRESENT | PAGEMAP_FILE | PAGEMAP_UFFD_WP, PAGEMAP_PRESENT | PAGEMAP_UFFD_WP))
 		return -EINVAL;
 	return 0;
+}
+
+static int uffd_protect(uintptr_t start, uintptr_t end)
+{
+	uint64_t ioctls = 0;
+	long rc = uffd_register(start, end, UFFDIO_REGISTER_MODE_WP, &ioctls);
+
+	if (rc < 0)
+		return rc == -ENOMEM ? -ENOMEM : -EINVAL;
+	rc = protect_pages(start, end, ioctls);
+	if (rc)
+		guard_free_uncovered(start, end);
+	return (int)rc;
 }
 
 static bool still_protected(uintptr_t start, uintptr_t end)
@@ -376,6 +386,11 @@ static void uffd_take(uintptr_t start, uintptr_t end)
 	uffd_wake(start, end);
 }
 
+static int uffd_join(uintptr_t start, uintptr_t end)
+{
+	return -EINVAL; /* nothing was taken apart */
+}
+
 static bool uffd_stray(uintptr_t page)
 {
 	/* Released meanwhile: the writer is woken and finds an ordinary page. Otherwise the books missed a move: copy. */
@@ -409,6 +424,7 @@ const struct guard_backend guard_backend_uffd = {
 	.protect = uffd_protect,
 	.unprotect = uffd_unregister,
 	.take = uffd_take,
+	.join = uffd_join,
 	.stray = uffd_stray,
 	.child = uffd_child,
 	.descriptors = uffd_descriptors,
