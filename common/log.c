@@ -167,7 +167,7 @@ void log_write(enum log_level level, const char *format, ...)
 void log_refused(const char *message)
 {
 	char line[1024];
-	size_t used = log_format(line, sizeof(line), "libzc: %s\n", message);
+	size_t used = log_format(line, sizeof(line), "zc: %s\n", message);
 
 	if (used >= sizeof(line)) {
 		used = sizeof(line) - 1;

@@ -161,7 +161,7 @@ static int settings_take(struct settings *into, const char *env, const char *val
 
 static void refuse(char *message, size_t bytes, const char *env, const char *value, const char *allowed)
 {
-	log_format(message, bytes, "zc: setting %s refuses '%s': allowed is %s", env, value, allowed);
+	log_format(message, bytes, "setting %s refuses '%s': allowed is %s", env, value, allowed);
 }
 
 int settings_check(const char *env, const char *value, char *message, size_t bytes)
@@ -171,7 +171,7 @@ int settings_check(const char *env, const char *value, char *message, size_t byt
 	int rc = settings_take(&scratch, env, value, &allowed);
 
 	if (rc == -ENOENT)
-		log_format(message, bytes, "zc: there is no setting %s; libzc(7) lists them", env);
+		log_format(message, bytes, "there is no setting %s; libzc(7) lists them", env);
 	else if (rc)
 		refuse(message, bytes, env, value, allowed);
 	return rc;

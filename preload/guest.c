@@ -2,30 +2,20 @@
 #define _GNU_SOURCE
 #include "preload/guest.h"
 
-#include <errno.h>
 #include <linux/close_range.h>
-#include <linux/seccomp.h>
-#include <poll.h>
 #include <stddef.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/uio.h>
 
-#include "common/log.h"
-#include "common/settings.h"
 #include "common/sys.h"
-#include "preload/choose.h"
 #include "preload/conn.h"
-#include "preload/real.h"
 #include "preload/sg.h"
-#include "preload/signals.h"
-#include "preload/watch.h"
 #include "rdma/guard.h"
 
 #ifndef SYS_io_uring_setup
 #define SYS_io_uring_setup 425
 #endif
-#define INHERITED_MAX 256
 
 _Atomic bool guest_sandbox;
 _Atomic bool guest_rings;
@@ -114,47 +104,4 @@ void guest_notes_syscall(long number, const long *a)
 	default:
 		notes_memory(number, a);
 	}
-}
-
-static void refused(const char *message)
-{
-	log_refused(message);
-}
-
-/* Descriptors that were there before us: a server under inetd may read its connection without any socket call. */
-static void look_at_inherited(void)
-{
-	struct pollfd fds[INHERITED_MAX];
-
-	for (int i = 0; i < INHERITED_MAX; i++)
-		fds[i] = (struct pollfd){ .fd = i };
-	if (sys_call(SYS_poll, (long)fds, INHERITED_MAX, 0, 0, 0, 0) < 0)
-		return;
-	for (int i = 0; i < INHERITED_MAX; i++) {
-		if (!(fds[i].revents & POLLNVAL) && table_entry(i) == TABLE_UNKNOWN)
-			conn_classify(i);
-	}
-}
-
-__attribute__((constructor)) void guest_start(void)
-{
-	static _Atomic bool started;
-	int saved = errno;
-
-	if (atomic_exchange(&started, true))
-		return;
-	real_resolve();
-	settings_load(refused);
-	if (settings.log_level)
-		log_open((enum log_level)settings.log_level, settings.log_file);
-	choose_start(refused);
-	if (stats_start() < 0)
-		return;
-	guard_install_handler = signals_take_fault;
-	guard_start((enum guard_kind)settings.guard);
-	if (table_start() < 0)
-		return; /* every descriptor stays the kernel's alone */
-	table_own_refresh();
-	look_at_inherited();
-	errno = saved;
 }

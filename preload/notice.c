@@ -97,7 +97,7 @@ static void learn(struct conn *conn, bool copied)
 	}
 }
 
-static void complete(struct conn *conn, const struct notice *notice)
+void notice_complete(struct conn *conn, const struct notice *notice)
 {
 	struct zerocopy *zc = &conn->zerocopy;
 	uint32_t outstanding = zc->next - zc->oldest;
@@ -142,7 +142,7 @@ int zerocopy_harvest(struct conn *conn)
 			break;
 		count++;
 		if (notice_parse(&message, &notice))
-			complete(conn, &notice);
+			notice_complete(conn, &notice);
 	}
 	return count;
 }

@@ -25,6 +25,9 @@ struct notice {
 /* Reads a notice out of a message from the error queue. Returns false if it is something else. */
 bool notice_parse(struct msghdr *message, struct notice *out);
 
+/* Books a range of sends as complete: their pages are free. Numbers that are not outstanding are not ours. */
+void notice_complete(struct conn *conn, const struct notice *notice);
+
 /* Pauses the path for a number of sends that doubles with each pause. */
 void notice_pause(struct conn *conn, enum stat_reason why);
 

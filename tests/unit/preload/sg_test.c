@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: MIT */
+/* What sg holds and what it lets go at once: the rhythm of sends, over a real connection on the loopback. */
+#define _GNU_SOURCE
+#include <netinet/in.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/clock.h"
+#include "preload/real.h"
+#include "preload/send.h"
+
+static int ends[2];
+static struct conn *conn;
+
+static int connect_ends(void **state)
+{
+	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t bytes = sizeof(address);
+	int listener = socket(AF_INET, SOCK_STREAM, 0);
+
+	settings.path = PATH_SG;
+	settings.sg_hold_us = 10000; /* nothing expires while a test looks */
+	if ((!stats && stats_start()) || (!table && table_start()) ||
+	    bind(listener, (struct sockaddr *)&address, sizeof(address)) || listen(listener, 1) ||
+	    getsockname(listener, (struct sockaddr *)&address, &bytes))
+		return -1;
+	ends[0] = socket(AF_INET, SOCK_STREAM, 0);
+	if (connect(ends[0], (struct sockaddr *)&address, sizeof(address)))
+		return -1;
+	ends[1] = accept(listener, NULL, NULL);
+	close(listener);
+	conn_open(ends[0], ROLE_CLIENT, false);
+	conn = table_conn(ends[0]);
+	return conn ? 0 : -1;
+}
+
+static int close_ends(void **state)
+{
+	conn_close(ends[0]);
+	close(ends[0]);
+	close(ends[1]);
+	return 0;
+}
+
+static ssize_t send_text(const char *text)
+{
+	struct iovec iov = { (void *)text, strlen(text) };
+
+	return send_by_path(conn, ends[0], &iov, 1, 0);
+}
+
+/* The same, right after the one before, however busy the machine is. */
+static ssize_t send_close_by(const char *text)
+{
+	atomic_store(&conn->sg.last_ns, clock_now());
+	return send_text(text);
+}
+
+static uint32_t held(void)
+{
+	return atomic_load(&conn->sg.held);
+}
+
+static void expect_received(const char *text)
+{
+	char got[256];
+
+	assert_int_equal(read(ends[1], got, strlen(text)), strlen(text));
+	assert_memory_equal(got, text, strlen(text));
+}
+
+static void first_send_of_a_turn_leaves_at_once(void **state)
+{
+	assert_int_equal(send_text("a"), SEND_BY_KERNEL);
+	assert_int_equal(held(), 0);
+}
+
+static void request_and_reply_are_never_held(void **state)
+{
+	for (int i = 0; i < 50; i++) {
+		assert_int_equal(send_text("request"), SEND_BY_KERNEL);
+		sg_turn_ends(conn);
+	}
+}
+
+static void close_neighbours_are_held_and_leave_in_order(void **state)
+{
+	assert_int_equal(send_text("a"), SEND_BY_KERNEL);
+	assert_int_equal(send_close_by("bc"), 2);
+	assert_int_equal(send_close_by("def"), 3);
+	assert_int_equal(held(), 5);
+	sg_before_wait();
+	assert_int_equal(held(), 0);
+	expect_received("bcdef");
+}
+
+static void a_burst_is_expected_after_a_burst(void **state)
+{
+	send_text("a");
+	for (int i = 0; i < 4; i++)
+		assert_int_equal(send_close_by("b"), 1);
+	sg_before_wait();
+	assert_int_equal(send_text("c"), 1);
+	assert_int_equal(held(), 1);
+}
+
+static void a_larger_send_takes_along_what_is_held(void **state)
+{
+	static char large[8192];
+	struct iovec iov = { large, sizeof(large) };
+	char got[2 + sizeof(large)];
+
+	memset(large, 'x', sizeof(large));
+	send_text("a");
+	assert_int_equal(send_close_by("bc"), 2);
+	assert_int_equal(send_by_path(conn, ends[0], &iov, 1, 0), sizeof(large));
+	assert_int_equal(held(), 0);
+	assert_int_equal(recv(ends[1], got, sizeof(got), MSG_WAITALL), sizeof(got));
+	assert_memory_equal(got, "bcx", 3);
+}
+
+static void time_up_hands_over_without_any_call(void **state)
+{
+	settings.sg_hold_us = 100;
+	send_text("a");
+	assert_int_equal(send_close_by("hello"), 5);
+	expect_received("hello"); /* blocks until the flusher has done its work */
+}
+
+static void full_send_buffer_is_not_held_in_front_of(void **state)
+{
+	int small = 4608;
+
+	assert_int_equal(setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &small, sizeof(small)), 0);
+	send_text("a");
+	assert_int_equal(send_close_by("b"), SEND_BY_KERNEL);
+	assert_true(atomic_load(&stats->slot[conn->slot].reason[REASON_SG_BACKED_UP]) > 0);
+}
+
+static void holding_that_never_pays_is_switched_off(void **state)
+{
+	struct lock_hold hold;
+
+	for (int i = 0; i < 8; i++) {
+		assert_true(lock_take(&conn->lock, &hold));
+		conn->sg.batch = 1;
+		sg_expired(conn);
+		lock_give(&conn->lock, &hold);
+	}
+	send_text("a");
+	assert_int_equal(send_close_by("b"), SEND_BY_KERNEL);
+	assert_true(atomic_load(&stats->slot[conn->slot].reason[REASON_SG_LATE]) > 0);
+}
+
+static void error_of_held_bytes_is_told_by_the_next_call(void **state)
+{
+	struct linger reset = { 1, 0 };
+
+	send_text("a");
+	assert_int_equal(send_close_by("b"), 1);
+	setsockopt(ends[1], SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+	close(ends[1]);
+	ends[1] = dup(ends[0]);
+	sg_before_wait();
+	assert_int_equal(held(), 0);
+	struct iovec iov = { (void *)"c", 1 };
+	assert_true(send_by_path(conn, ends[0], &iov, 1, MSG_NOSIGNAL) < 0);
+}
+
+static void close_hands_over(void **state)
+{
+	send_text("a");
+	assert_int_equal(send_close_by("last words"), 10);
+	conn_close(ends[0]);
+	expect_received("last words");
+	conn_open(ends[0], ROLE_CLIENT, false);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, connect_ends, close_ends)
+	const struct CMUnitTest tests[] = {
+		TEST(first_send_of_a_turn_leaves_at_once),
+		TEST(request_and_reply_are_never_held),
+		TEST(close_neighbours_are_held_and_leave_in_order),
+		TEST(a_burst_is_expected_after_a_burst),
+		TEST(a_larger_send_takes_along_what_is_held),
+		TEST(time_up_hands_over_without_any_call),
+		TEST(full_send_buffer_is_not_held_in_front_of),
+		TEST(holding_that_never_pays_is_switched_off),
+		TEST(error_of_held_bytes_is_told_by_the_next_call),
+		TEST(close_hands_over),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
