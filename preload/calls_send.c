@@ -37,7 +37,7 @@ ZC_EXPORT ssize_t send(int fd, const void *data, size_t bytes, int flags)
 	ssize_t rc;
 
 	if (!conn) {
-		sg_before_wait();
+		sg_before_send();
 		return real.send(fd, data, bytes, flags);
 	}
 	if (conn_active(conn)) {
@@ -56,7 +56,7 @@ ZC_EXPORT ssize_t sendto(int fd, const void *data, size_t bytes, int flags, cons
 	ssize_t rc;
 
 	if (!conn) {
-		sg_before_wait();
+		sg_before_send();
 		return real.sendto(fd, data, bytes, flags, address, address_bytes);
 	}
 	if (conn_active(conn)) {
@@ -83,7 +83,7 @@ ZC_EXPORT ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
 	ssize_t rc;
 
 	if (!conn) {
-		sg_before_wait();
+		sg_before_send();
 		share_passed(message);
 		return real.sendmsg(fd, message, flags);
 	}
@@ -103,7 +103,7 @@ ZC_EXPORT int sendmmsg(int fd, struct mmsghdr *messages, unsigned int count, int
 	unsigned int done = 0;
 
 	if (!conn) {
-		sg_before_wait();
+		sg_before_send();
 		for (unsigned int i = 0; i < count && i < 1024; i++)
 			share_passed(&messages[i].msg_hdr);
 		return real.sendmmsg(fd, messages, count, flags);
@@ -127,7 +127,7 @@ ZC_EXPORT ssize_t write(int fd, const void *data, size_t bytes)
 	ssize_t rc;
 
 	if (!conn) {
-		sg_before_wait();
+		sg_before_send();
 		return real.write(fd, data, bytes);
 	}
 	if (conn_active(conn)) {
@@ -144,7 +144,7 @@ ZC_EXPORT ssize_t writev(int fd, const struct iovec *iov, int count)
 	ssize_t rc;
 
 	if (!conn) {
-		sg_before_wait();
+		sg_before_send();
 		return real.writev(fd, iov, count);
 	}
 	if (conn_active(conn)) {
@@ -164,7 +164,7 @@ static ssize_t before_kernel(int fd, enum stat_reason why)
 	if (conn && conn_active(conn))
 		rc = send_before_kernel(conn, fd, 0, why);
 	else
-		sg_before_wait();
+		sg_before_send();
 	return rc < 0 ? rc : SEND_BY_KERNEL;
 }
 
@@ -240,7 +240,7 @@ static void leave_to_libc(int fd)
 {
 	struct conn *conn = table_conn(fd);
 
-	sg_before_wait();
+	sg_before_send();
 	if (conn)
 		conn_detach(conn, REASON_DETACHED);
 }

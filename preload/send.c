@@ -33,7 +33,7 @@ int send_before_kernel(struct conn *conn, int fd, int flags, enum stat_reason wh
 {
 	int rc;
 
-	sg_before_wait();
+	sg_before_send();
 	if (why != REASON_NONE)
 		stats_reason(conn->slot, why);
 	if (__builtin_expect(atomic_load_explicit(&conn->sg.held, memory_order_relaxed) != 0, 0)) {

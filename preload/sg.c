@@ -232,7 +232,7 @@ ssize_t sg_hold(struct conn *conn, int fd, const struct iovec *iov, int count, s
 	return settle_held(conn, hand_over(conn, fd, iov, count));
 }
 
-void sg_flush_mine(void)
+void sg_flush_mine(bool turn_ends)
 {
 	struct conn *now[MINE_MAX];
 	uint32_t count = sg_mine;
@@ -247,7 +247,8 @@ void sg_flush_mine(void)
 		if (!lock_take(&conn->lock, &hold))
 			continue;
 		sg_flush(conn);
-		sg_turn_ends(conn);
+		if (turn_ends)
+			sg_turn_ends(conn);
 		atomic_store_explicit(&conn->sg.late, 0, memory_order_relaxed);
 		lock_give(&conn->lock, &hold);
 	}

@@ -37,14 +37,21 @@ struct hold_slot {
 /* Connections on which this thread holds bytes, for the calls that wait. */
 extern __thread uint32_t sg_mine __attribute__((tls_model("initial-exec")));
 
-/* Hands over what this thread holds. */
-void sg_flush_mine(void);
+/* Hands over what this thread holds; after a wait, but not after a send, the turns of those connections have ended. */
+void sg_flush_mine(bool turn_ends);
 
 /* To be called by every wrapper in which the program may wait, look or tell: a load when nothing is held. */
 static inline void sg_before_wait(void)
 {
 	if (__builtin_expect(sg_mine, 0))
-		sg_flush_mine();
+		sg_flush_mine(true);
+}
+
+/* The same before a send that the kernel serves: it may wait too, but the program goes on sending. */
+static inline void sg_before_send(void)
+{
+	if (__builtin_expect(sg_mine, 0))
+		sg_flush_mine(false);
 }
 
 /* Hands over what any thread holds: fork, exec, exit. */
