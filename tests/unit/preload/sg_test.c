@@ -26,8 +26,6 @@ static int connect_ends(void **state)
 	socklen_t bytes = sizeof(address);
 	int listener = socket(AF_INET, SOCK_STREAM, 0);
 
-	settings.path = PATH_SG;
-	settings.sg_hold_us = 10000; /* nothing expires while a test looks */
 	if ((!stats && stats_start()) || (!table && table_start()) ||
 	    bind(listener, (struct sockaddr *)&address, sizeof(address)) || listen(listener, 1) ||
 	    getsockname(listener, (struct sockaddr *)&address, &bytes))
@@ -129,7 +127,6 @@ static void a_larger_send_takes_along_what_is_held(void **state)
 
 static void time_up_hands_over_without_any_call(void **state)
 {
-	settings.sg_hold_us = 100;
 	send_text("a");
 	assert_int_equal(send_close_by("hello"), 5);
 	expect_received("hello"); /* blocks until the flusher has done its work */
@@ -200,5 +197,7 @@ int main(void)
 		TEST(close_hands_over),
 	};
 
+	settings.path = PATH_SG;
+	settings.sg_hold_us = 10000; /* long enough that nothing expires while a test looks */
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
