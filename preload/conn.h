@@ -57,7 +57,8 @@ struct zerocopy_send;
 struct sg {
 	struct hold_slot *slot;	/* NULL: nothing held */
 	_Atomic uint32_t held;	/* bytes */
-	uint32_t batch;		/* sends of the program in them */
+	uint32_t batch;		/* sends of the program in them, and bytes: not counted in the statistics yet */
+	uint64_t batch_bytes;
 	_Atomic uint32_t turn;	/* sends since the program last waited or looked */
 	_Atomic uint32_t last_turn;
 	_Atomic uint64_t last_ns; /* end of the last send */

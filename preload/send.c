@@ -66,6 +66,7 @@ static ssize_t send_rest(struct conn *conn, int fd, const struct iovec *iov, int
 	if (sent < 0)
 		return done ? (ssize_t)done : -errno;
 	stats_add(&stats->slot[conn->slot].path[PATH_SG][STAT_PATH_SYSCALLS], 1);
+	stats_add(&stats->slot[conn->slot].path[PATH_SG][STAT_PATH_BYTES], (uint64_t)sent);
 	sg_sent(conn, (size_t)sent);
 	return (ssize_t)done + sent;
 }
@@ -89,11 +90,7 @@ static ssize_t send_gathered(struct conn *conn, int fd, const struct iovec *iov,
 		return SEND_BY_KERNEL;
 	if (atomic_load_explicit(&conn->sg.error, memory_order_relaxed) && !taken)
 		return tell_error(conn, flags);
-	if ((size_t)taken < bytes)
-		taken = send_rest(conn, fd, iov, count, (size_t)taken, flags);
-	if (taken >= 0)
-		stats_sent(conn->slot, PATH_SG, (uint64_t)taken, 0);
-	return taken;
+	return (size_t)taken < bytes ? send_rest(conn, fd, iov, count, (size_t)taken, flags) : taken;
 }
 
 /* Adds up, as the kernel would check it. Returns false for what it must refuse itself. */
@@ -141,6 +138,9 @@ ssize_t send_by_path(struct conn *conn, int fd, const struct iovec *iov, int cou
 	size_t bytes;
 	ssize_t rc;
 
+	if (count == 1 && atomic_load_explicit(&conn->sg.held, memory_order_relaxed) && !conn->token &&
+	    sg_join(conn, fd, iov->iov_base, iov->iov_len))
+		return (ssize_t)iov->iov_len;
 	if (!add_up(iov, count, &bytes))
 		why = REASON_FLAGS;
 	else if (!conn_take_token(conn))

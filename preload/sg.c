@@ -18,7 +18,7 @@
 #define MINE_MAX 8
 #define BURST 3			/* sends of a turn from which on the next turn is taken for a burst too */
 #define LATE_MAX 4		/* expiries in a row until holding is switched off */
-#define SKIP_MAX 4096
+#define CLOCK_EVERY 16
 
 __thread uint32_t sg_mine __attribute__((tls_model("initial-exec")));
 static __thread struct conn *mine[MINE_MAX] __attribute__((tls_model("initial-exec")));
@@ -97,6 +97,11 @@ static void slot_put(struct conn *conn)
 {
 	struct hold_slot *slot = conn->sg.slot;
 
+	/* Counted here and not with each send: a burst of tiny ones has no time to spare. */
+	stats_add(&stats->slot[conn->slot].path[PATH_SG][STAT_PATH_CALLS], conn->sg.batch);
+	stats_add(&stats->slot[conn->slot].path[PATH_SG][STAT_PATH_BYTES], conn->sg.batch_bytes);
+	conn->sg.batch = 0;
+	conn->sg.batch_bytes = 0;
 	atomic_store_explicit(&conn->sg.held, 0, memory_order_relaxed);
 	conn->sg.slot = NULL;
 	atomic_store_explicit(&slot->due_ns, 0, memory_order_relaxed);
@@ -104,8 +109,10 @@ static void slot_put(struct conn *conn)
 	atomic_store_explicit(&slot->conn, NULL, memory_order_release);
 }
 
-static void remember_mine(struct conn *conn)
+static inline void remember_mine(struct conn *conn)
 {
+	if (sg_mine && mine[sg_mine - 1] == conn)
+		return;
 	for (uint32_t i = 0; i < sg_mine; i++) {
 		if (mine[i] == conn)
 			return;
@@ -135,7 +142,6 @@ static enum stat_reason begin(struct conn *conn, int fd, uint64_t now)
 		slot_put(conn);
 		return REASON_NO_MEMORY;
 	}
-	conn->sg.batch = 0;
 	atomic_store(&slot->due_ns, now + settings.sg_hold_us * NS_PER_US);
 	flusher_kick();
 	return REASON_NONE;
@@ -196,21 +202,21 @@ int sg_flush(struct conn *conn)
 	return rc < 0 ? (int)rc : 0;
 }
 
-static void append(struct conn *conn, const struct iovec *iov, int count)
+/* Copies a send behind what is held. */
+static inline void append(struct conn *conn, const void *data, size_t bytes)
 {
 	uint32_t held = atomic_load_explicit(&conn->sg.held, memory_order_relaxed);
 
-	for (int i = 0; i < count; i++) {
-		memcpy(conn->sg.slot->arena + held, iov[i].iov_base, iov[i].iov_len);
-		held += (uint32_t)iov[i].iov_len;
-	}
-	atomic_store_explicit(&conn->sg.held, held, memory_order_relaxed);
+	memcpy(conn->sg.slot->arena + held, data, bytes);
+	atomic_store_explicit(&conn->sg.held, held + (uint32_t)bytes, memory_order_relaxed);
+	conn->sg.batch_bytes += bytes;
 }
 
 ssize_t sg_hold(struct conn *conn, int fd, const struct iovec *iov, int count, size_t bytes, uint64_t now)
 {
 	struct sg *sg = &conn->sg;
 	enum stat_reason why;
+	ssize_t taken;
 
 	if (!sg->slot) {
 		if (now == SG_NOW_OR_NEVER)
@@ -222,14 +228,41 @@ ssize_t sg_hold(struct conn *conn, int fd, const struct iovec *iov, int count, s
 		}
 	}
 	remember_mine(conn);
-	sg->batch++;
 	if (atomic_load_explicit(&sg->held, memory_order_relaxed) + bytes <= settings.sg_bytes_max &&
 	    now < atomic_load_explicit(&sg->slot->due_ns, memory_order_relaxed)) {
-		append(conn, iov, count);
+		for (int i = 0; i < count; i++)
+			append(conn, iov[i].iov_base, iov[i].iov_len);
+		sg->batch++;
 		return (ssize_t)bytes;
 	}
 	atomic_store_explicit(&sg->late, 0, memory_order_relaxed);
-	return settle_held(conn, hand_over(conn, fd, iov, count));
+	taken = settle_held(conn, hand_over(conn, fd, iov, count));
+	if (taken > 0)
+		stats_sent(conn->slot, PATH_SG, (uint64_t)taken, 0);
+	return taken;
+}
+
+bool sg_join(struct conn *conn, int fd, const void *data, size_t bytes)
+{
+	struct sg *sg = &conn->sg;
+	struct lock_hold hold;
+	bool joins;
+
+	if (bytes - 1 >= settings.sg_send_max || !conn_enter(conn, fd, &hold))
+		return false;
+	/* Every CLOCK_EVERY-th takes the long way, which looks at the clock; the flusher sees to the rest. */
+	joins = sg->slot && sg->batch % CLOCK_EVERY &&
+		atomic_load_explicit(&sg->held, memory_order_relaxed) + bytes <= settings.sg_bytes_max &&
+		!atomic_load_explicit(&sg->slot->backed_up, memory_order_relaxed);
+	if (joins) {
+		remember_mine(conn);
+		append(conn, data, bytes);
+		sg->batch++;
+		atomic_store_explicit(&sg->turn, atomic_load_explicit(&sg->turn, memory_order_relaxed) + 1,
+				      memory_order_relaxed);
+	}
+	conn_leave(conn, &hold);
+	return joins;
 }
 
 void sg_flush_mine(bool turn_ends)

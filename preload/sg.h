@@ -70,6 +70,12 @@ enum stat_reason sg_decide(struct conn *conn, size_t bytes, uint64_t now);
  */
 ssize_t sg_hold(struct conn *conn, int fd, const struct iovec *iov, int count, size_t bytes, uint64_t now);
 
+/*
+ * The short way for a send on a connection that holds bytes already: joins them if it is small and fits. Without the lock.
+ * Returns whether it did.
+ */
+bool sg_join(struct conn *conn, int fd, const void *data, size_t bytes);
+
 /* Hands over what is held, without waiting. Under the lock. Returns 0, or -EAGAIN when some of it stays. */
 int sg_flush(struct conn *conn);
 
