@@ -1,0 +1,536 @@
+/* SPDX-License-Identifier: MIT */
+/* The ways of mutate.h. */
+#define _GNU_SOURCE
+#include "mutate.h"
+
+#include <fcntl.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/sys.h"
+
+static void fill_after(struct target *target)
+{
+	fill(target->buffer, target->bytes, SEED_AFTER);
+}
+
+static unsigned char *map_private(size_t bytes)
+{
+	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	must(at != MAP_FAILED);
+	return at;
+}
+
+/* Other bytes of the same length, to write from. */
+static unsigned char *other_bytes(const struct target *target)
+{
+	unsigned char *bytes = map_private(target->bytes);
+
+	fill(bytes, target->bytes, SEED_AFTER);
+	return bytes;
+}
+
+static void wait_for(pid_t pid)
+{
+	int status;
+
+	must(pid > 0);
+	must(waitpid(pid, &status, 0) == pid);
+	must(status == 0);
+}
+
+/* By hand -------------------------------------------------------------------------------------------------------------- */
+
+static void *thread_fills(void *arg)
+{
+	fill_after(arg);
+	return NULL;
+}
+
+static void other_thread(struct target *target)
+{
+	pthread_t thread;
+
+	must(!pthread_create(&thread, NULL, thread_fills, target));
+	pthread_join(thread, NULL);
+}
+
+static void vfork_child(struct target *target)
+{
+	pid_t pid = vfork();
+
+	if (!pid) {
+		fill_after(target);
+		_exit(0);
+	}
+	wait_for(pid);
+}
+
+static void close_first(struct target *target)
+{
+	must(!close(target->socket));
+	target->socket = -1;
+	fill_after(target);
+}
+
+static void shutdown_first(struct target *target)
+{
+	must(!shutdown(target->socket, SHUT_WR));
+	fill_after(target);
+}
+
+static unsigned char in_bss[8 << 20];
+
+static void prepare_bss(struct target *target)
+{
+	target->buffer = in_bss + 100; /* not at the start of a page */
+	must(target->bytes + 100 < sizeof(in_bss));
+}
+
+static void prepare_heap(struct target *target)
+{
+	must(mallopt(M_MMAP_THRESHOLD, 32 << 20) == 1);
+	target->buffer = malloc(target->bytes);
+	must(target->buffer);
+}
+
+/* Aliases -------------------------------------------------------------------------------------------------------------- */
+
+static void prepare_alias(struct target *target)
+{
+	target->memory = memfd_create("mutate", MFD_CLOEXEC);
+	must(target->memory >= 0);
+	must(!ftruncate(target->memory, (off_t)target->bytes));
+	target->buffer = mmap(NULL, target->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, target->memory, 0);
+	target->alias = mmap(NULL, target->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, target->memory, 0);
+	must(target->buffer != MAP_FAILED && target->alias != MAP_FAILED);
+}
+
+static void alias(struct target *target)
+{
+	fill(target->alias, target->bytes, SEED_AFTER);
+}
+
+static void alias_file(struct target *target)
+{
+	must(pwrite(target->memory, other_bytes(target), target->bytes, 0) == (ssize_t)target->bytes);
+}
+
+static void prepare_shared(struct target *target)
+{
+	target->buffer = mmap(NULL, target->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	must(target->buffer != MAP_FAILED);
+}
+
+static void prepare_private_file(struct target *target)
+{
+	prepare_alias(target);
+	munmap(target->buffer, target->bytes);
+	target->buffer = mmap(NULL, target->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, target->memory, 0);
+	must(target->buffer != MAP_FAILED);
+}
+
+/*
+ * /proc/self/mem: a debugger's way, which ignores protection. It may be refused (userfaultfd can't make it wait), but if it
+ * is not, it must not be seen by the receiver.
+ */
+static void proc_mem(struct target *target)
+{
+	int fd = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
+	unsigned char *bytes = other_bytes(target);
+
+	must(fd >= 0);
+	if (pwrite(fd, bytes, target->bytes, (off_t)(uintptr_t)target->buffer) != (ssize_t)target->bytes)
+		fprintf(stderr, "note: a write to /proc/self/mem was refused\n");
+	close(fd);
+}
+
+static void vm_write(pid_t pid, struct target *target, bool may_fail)
+{
+	struct iovec from = { other_bytes(target), target->bytes };
+	struct iovec to = { target->buffer, target->bytes };
+	bool done = process_vm_writev(pid, &from, 1, &to, 1, 0) == (ssize_t)target->bytes;
+
+	if (!done && may_fail)
+		fprintf(stderr, "note: process_vm_writev from outside was refused\n");
+	else
+		must(done);
+}
+
+static void process_vm_self(struct target *target)
+{
+	vm_write(getpid(), target, false);
+}
+
+/* Another process reaches in; nobody in this one knows. */
+static void process_vm_child(struct target *target)
+{
+	pid_t parent = getpid(), pid = fork();
+
+	if (!pid) {
+		vm_write(parent, target, true);
+		_exit(0);
+	}
+	wait_for(pid);
+}
+
+/* By the kernel -------------------------------------------------------------------------------------------------------- */
+
+/* A descriptor from which the other bytes can be read. */
+static int source(const struct target *target)
+{
+	int fd = memfd_create("source", MFD_CLOEXEC);
+
+	must(fd >= 0);
+	must(write(fd, other_bytes(target), target->bytes) == (ssize_t)target->bytes);
+	must(lseek(fd, 0, SEEK_SET) == 0);
+	return fd;
+}
+
+static void by_read(struct target *target)
+{
+	must(read(source(target), target->buffer, target->bytes) == (ssize_t)target->bytes);
+}
+
+static void by_pread(struct target *target)
+{
+	must(pread(source(target), target->buffer, target->bytes, 0) == (ssize_t)target->bytes);
+}
+
+static void by_readv(struct target *target)
+{
+	struct iovec halves[] = { { target->buffer, target->bytes / 2 },
+				  { target->buffer + target->bytes / 2, target->bytes - target->bytes / 2 } };
+
+	must(readv(source(target), halves, 2) == (ssize_t)target->bytes);
+}
+
+static void by_preadv(struct target *target)
+{
+	struct iovec all = { target->buffer, target->bytes };
+
+	must(preadv(source(target), &all, 1, 0) == (ssize_t)target->bytes);
+}
+
+static void by_syscall(struct target *target)
+{
+	must(syscall(SYS_read, source(target), target->buffer, target->bytes) == (long)target->bytes);
+}
+
+/* Without any libc: nobody can know. Under mprotect the kernel refuses it; then nothing has changed. */
+static void by_instruction(struct target *target)
+{
+	long got = sys_call(SYS_read, source(target), (long)target->buffer, (long)target->bytes, 0, 0, 0);
+
+	if (got != (long)target->bytes)
+		fprintf(stderr, "note: read by instruction was refused\n");
+}
+
+static void by_fread(struct target *target)
+{
+	FILE *file = fdopen(source(target), "r");
+
+	must(file);
+	must(fread(target->buffer, 1, target->bytes, file) == target->bytes);
+	fclose(file);
+}
+
+static void by_recv(struct target *target, bool message)
+{
+	unsigned char *bytes = other_bytes(target);
+	struct iovec all = { target->buffer, 4096 * 4 };
+	struct msghdr header = { .msg_iov = &all, .msg_iovlen = 1 };
+	int pair[2];
+
+	must(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair));
+	for (size_t at = 0; at + all.iov_len <= target->bytes; at += all.iov_len) {
+		must(send(pair[0], bytes + at, all.iov_len, 0) == (ssize_t)all.iov_len);
+		all.iov_base = target->buffer + at;
+		if (message)
+			must(recvmsg(pair[1], &header, MSG_WAITALL) == (ssize_t)all.iov_len);
+		else
+			must(recv(pair[1], all.iov_base, all.iov_len, MSG_WAITALL) == (ssize_t)all.iov_len);
+	}
+}
+
+static void recv_into(struct target *target)
+{
+	by_recv(target, false);
+}
+
+static void recvmsg_into(struct target *target)
+{
+	by_recv(target, true);
+}
+
+static void by_getrandom(struct target *target)
+{
+	for (size_t at = 0; at < target->bytes; at += 256)
+		must(getrandom(target->buffer + at, 256, 0) == 256);
+}
+
+static void by_process_vm_readv(struct target *target)
+{
+	struct iovec from = { other_bytes(target), target->bytes };
+	struct iovec to = { target->buffer, target->bytes };
+
+	must(process_vm_readv(getpid(), &to, 1, &from, 1, 0) == (ssize_t)target->bytes);
+}
+
+/* The mapping ---------------------------------------------------------------------------------------------------------- */
+
+static void unmap_and_map(struct target *target)
+{
+	must(!munmap(target->buffer, target->bytes));
+	must(mmap(target->buffer, target->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
+	     target->buffer);
+	fill_after(target);
+}
+
+static void map_over(struct target *target)
+{
+	must(mmap(target->buffer, target->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
+	     target->buffer);
+	fill_after(target);
+}
+
+/* A munmap() that fails must not have ended the guard. */
+static void unmap_badly(struct target *target)
+{
+	must(munmap(target->buffer + 1, target->bytes) == -1);
+	fill_after(target);
+}
+
+static void advise(struct target *target, int advice, bool raw)
+{
+	if (raw)
+		must(!sys_call(SYS_madvise, (long)target->buffer, (long)target->bytes, advice, 0, 0, 0));
+	else
+		must(!madvise(target->buffer, target->bytes, advice));
+	fill_after(target);
+}
+
+static void dontneed(struct target *target)
+{
+	advise(target, MADV_DONTNEED, false);
+}
+
+static void dontneed_raw(struct target *target)
+{
+	advise(target, MADV_DONTNEED, true);
+}
+
+static void advise_free(struct target *target)
+{
+	advise(target, MADV_FREE, false);
+}
+
+static void move(struct target *target)
+{
+	unsigned char *moved = mremap(target->buffer, target->bytes, 2 * target->bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
+				      map_private(2 * target->bytes));
+
+	must(moved != MAP_FAILED);
+	for (size_t i = 0; i < target->bytes; i++)
+		must(moved[i] == pattern(i, SEED_SENT));
+	fill(moved, 2 * target->bytes, SEED_AFTER);
+}
+
+/* First a part of it is rewritten, then the whole moves. */
+static void write_and_move(struct target *target)
+{
+	unsigned char *moved;
+
+	for (size_t at = 0; at < target->bytes / 2; at += 64 << 10)
+		target->buffer[at] = pattern(at, SEED_AFTER);
+	moved = mremap(target->buffer, target->bytes, 2 * target->bytes, MREMAP_MAYMOVE);
+	must(moved != MAP_FAILED);
+	fill(moved, 2 * target->bytes, SEED_AFTER);
+}
+
+static void protect_twice(struct target *target)
+{
+	must(!mprotect(target->buffer, target->bytes, PROT_READ));
+	must(!mprotect(target->buffer, target->bytes, PROT_READ | PROT_WRITE));
+	fill_after(target);
+}
+
+/* A large block: libc maps it, and moves it by a call of its own. */
+static void prepare_large_block(struct target *target)
+{
+	must(mallopt(M_MMAP_THRESHOLD, 64 << 10) == 1);
+	target->buffer = malloc(target->bytes);
+	must(target->buffer);
+}
+
+static void reallocate(struct target *target)
+{
+	unsigned char *wall, *grown;
+
+	/* Whatever lies behind: the block can't grow in place for ever. */
+	grown = realloc(target->buffer, 16 * target->bytes);
+	must(grown);
+	wall = malloc(target->bytes);
+	must(wall);
+	for (size_t i = 0; i < target->bytes; i++)
+		must(grown[i] == pattern(i, SEED_SENT));
+	fill(grown, target->bytes, SEED_AFTER);
+	free(wall);
+}
+
+static void free_and_malloc(struct target *target)
+{
+	unsigned char *again;
+
+	free(target->buffer);
+	again = malloc(target->bytes);
+	must(again);
+	fill(again, target->bytes, SEED_AFTER);
+}
+
+static void prepare_break(struct target *target)
+{
+	uintptr_t start = ((uintptr_t)sbrk(0) + 4095) & ~(uintptr_t)4095;
+
+	must(!brk((void *)(start + target->bytes)));
+	target->buffer = (unsigned char *)start;
+}
+
+static void move_break(struct target *target)
+{
+	must(!brk(target->buffer));
+	must(!brk(target->buffer + target->bytes));
+	fill_after(target);
+}
+
+/* Processes ------------------------------------------------------------------------------------------------------------ */
+
+static void fork_child_writes(struct target *target)
+{
+	pid_t pid = fork();
+
+	if (!pid) {
+		for (size_t i = 0; i < target->bytes; i++)
+			must(target->buffer[i] == pattern(i, SEED_SENT));
+		fill_after(target);
+		_exit(0);
+	}
+	wait_for(pid);
+}
+
+static void fork_raw_child_writes(struct target *target)
+{
+	pid_t pid = (pid_t)sys_call(SYS_clone, SIGCHLD, 0, 0, 0, 0, 0);
+
+	if (!pid) {
+		for (size_t i = 0; i < target->bytes; i++)
+			target->buffer[i] = pattern(i, SEED_AFTER);
+		sys_call(SYS_exit_group, 0, 0, 0, 0, 0, 0);
+	}
+	wait_for(pid);
+}
+
+/* The child keeps the memory while the parent writes, then writes itself. */
+static void fork_parent_writes(struct target *target)
+{
+	int go[2];
+	pid_t pid;
+	char byte;
+
+	must(!pipe2(go, O_CLOEXEC));
+	pid = fork();
+	if (!pid) {
+		close(go[1]);
+		must(read(go[0], &byte, 1) == 0);
+		for (size_t i = 0; i < target->bytes; i++)
+			must(target->buffer[i] == pattern(i, SEED_SENT));
+		fill_after(target);
+		_exit(0);
+	}
+	fill_after(target);
+	close(go[1]);
+	wait_for(pid);
+}
+
+static void leave_by_exit(struct target *target)
+{
+	fill_after(target);
+	exit(0);
+}
+
+static void leave_by__exit(struct target *target)
+{
+	_exit(0);
+}
+
+static void leave_by_exec(struct target *target)
+{
+	execl("/bin/true", "true", (char *)NULL);
+	must(!"exec");
+}
+
+static void leave_by_kill(struct target *target)
+{
+	kill(getpid(), SIGKILL);
+}
+
+const struct way ways[] = {
+	{ "same-thread", NULL, fill_after, true, false },
+	{ "other-thread", NULL, other_thread, true, false },
+	{ "vfork-child", NULL, vfork_child, true, false },
+	{ "static-memory", prepare_bss, fill_after, true, false },
+	{ "heap-memory", prepare_heap, fill_after, true, false },
+	{ "close-and-write", NULL, close_first, true, false },
+	{ "shutdown-and-write", NULL, shutdown_first, true, false },
+	{ "alias-mapping", prepare_alias, alias, true, true },
+	{ "alias-file", prepare_alias, alias_file, true, true },
+	{ "alias-child", prepare_shared, fork_child_writes, true, true },
+	{ "private-file", prepare_private_file, fill_after, true, true },
+	{ "proc-self-mem", NULL, proc_mem, true, false },
+	{ "process-vm-writev", NULL, process_vm_self, true, false },
+	{ "process-vm-writev-from-outside", NULL, process_vm_child, false, false },
+	{ "read", NULL, by_read, true, false },
+	{ "pread", NULL, by_pread, true, false },
+	{ "readv", NULL, by_readv, true, false },
+	{ "preadv", NULL, by_preadv, true, false },
+	{ "read-by-syscall", NULL, by_syscall, true, false },
+	{ "read-by-instruction", NULL, by_instruction, true, false },
+	{ "fread", NULL, by_fread, true, false },
+	{ "recv", NULL, recv_into, true, false },
+	{ "recvmsg", NULL, recvmsg_into, true, false },
+	{ "getrandom", NULL, by_getrandom, true, false },
+	{ "process-vm-readv", NULL, by_process_vm_readv, true, false },
+	{ "munmap", NULL, unmap_and_map, false, false },
+	{ "munmap-refused", NULL, unmap_badly, true, false },
+	{ "mmap-over", NULL, map_over, false, false },
+	{ "madvise-dontneed", NULL, dontneed, false, false },
+	{ "madvise-dontneed-by-instruction", NULL, dontneed_raw, false, false },
+	{ "madvise-free", NULL, advise_free, true, false },
+	{ "mremap", NULL, move, true, false },
+	{ "write-and-mremap", NULL, write_and_move, true, false },
+	{ "mprotect", NULL, protect_twice, true, false },
+	{ "realloc", prepare_large_block, reallocate, true, false },
+	{ "free-and-malloc", prepare_heap, free_and_malloc, true, false },
+	{ "free-and-malloc-mapped", prepare_large_block, free_and_malloc, false, false },
+	{ "brk", prepare_break, move_break, false, false },
+	{ "fork-child-writes", NULL, fork_child_writes, false, false },
+	{ "fork-raw-child-writes", NULL, fork_raw_child_writes, false, false },
+	{ "fork-parent-writes", NULL, fork_parent_writes, false, false },
+	{ "exit", NULL, leave_by_exit, true, false },
+	{ "_exit", NULL, leave_by__exit, false, false },
+	{ "exec", NULL, leave_by_exec, false, false },
+	{ "kill", NULL, leave_by_kill, false, false },
+};
+const size_t way_count = sizeof(ways) / sizeof(ways[0]);
