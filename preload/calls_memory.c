@@ -48,7 +48,7 @@ ZC_EXPORT int munmap(void *at, size_t bytes)
 
 ZC_EXPORT void *mremap(void *at, size_t bytes, size_t new_bytes, int flags, ...)
 {
-	void *to = NULL;
+	void *to = NULL, *moved;
 	va_list list;
 
 	if (flags & MREMAP_FIXED) {
@@ -59,7 +59,11 @@ ZC_EXPORT void *mremap(void *at, size_t bytes, size_t new_bytes, int flags, ...)
 	}
 	real_resolve();
 	changing(at, bytes); /* it moves: the pages must be ordinary ones */
-	return real.mremap(at, bytes, new_bytes, flags, to);
+	moved = real.mremap(at, bytes, new_bytes, flags, to);
+	/* Pages that the mprotect guard has replaced are mappings of their own, and mremap takes one at a time. */
+	if (moved == MAP_FAILED && errno == EFAULT && guard_needs_settling() && !guard_join(at, bytes))
+		moved = real.mremap(at, bytes, new_bytes, flags, to);
+	return moved;
 }
 
 ZC_EXPORT int madvise(void *at, size_t bytes, int advice)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/sys.h"
+#include "preload/guest.h"
 #include "preload/real.h"
 #include "preload/send.h"
 #include "preload/share.h"
@@ -128,6 +129,7 @@ ZC_EXPORT ssize_t write(int fd, const void *data, size_t bytes)
 
 	if (!conn) {
 		sg_before_send();
+		guest_writes_file(fd);
 		return real.write(fd, data, bytes);
 	}
 	if (conn_active(conn)) {
@@ -145,6 +147,7 @@ ZC_EXPORT ssize_t writev(int fd, const struct iovec *iov, int count)
 
 	if (!conn) {
 		sg_before_send();
+		guest_writes_file(fd);
 		return real.writev(fd, iov, count);
 	}
 	if (conn_active(conn)) {
@@ -178,12 +181,39 @@ static ssize_t before_kernel(int fd, enum stat_reason why)
 
 ZC_EXPORT ssize_t pwritev2(int fd, const struct iovec *iov, int count, off_t offset, int flags)
 {
+	guest_writes_file(fd);
 	return SEND_KERNEL_ONLY(fd, real.pwritev2(fd, iov, count, offset, flags));
 }
 
 ZC_EXPORT ssize_t pwritev64v2(int fd, const struct iovec *iov, int count, off64_t offset, int flags)
 {
+	guest_writes_file(fd);
 	return SEND_KERNEL_ONLY(fd, real.pwritev64v2(fd, iov, count, offset, flags));
+}
+
+/* Not for sockets: these are here for the sake of /proc/self/mem alone. */
+ZC_EXPORT ssize_t pwrite(int fd, const void *data, size_t bytes, off_t offset)
+{
+	guest_writes_file(fd);
+	return real.pwrite(fd, data, bytes, offset);
+}
+
+ZC_EXPORT ssize_t pwrite64(int fd, const void *data, size_t bytes, off64_t offset)
+{
+	guest_writes_file(fd);
+	return real.pwrite64(fd, data, bytes, offset);
+}
+
+ZC_EXPORT ssize_t pwritev(int fd, const struct iovec *iov, int count, off_t offset)
+{
+	guest_writes_file(fd);
+	return real.pwritev(fd, iov, count, offset);
+}
+
+ZC_EXPORT ssize_t pwritev64(int fd, const struct iovec *iov, int count, off64_t offset)
+{
+	guest_writes_file(fd);
+	return real.pwritev64(fd, iov, count, offset);
 }
 
 ZC_EXPORT ssize_t sendfile(int out, int in, off_t *offset, size_t bytes)

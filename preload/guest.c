@@ -3,10 +3,13 @@
 #include "preload/guest.h"
 
 #include <linux/close_range.h>
+#include <linux/magic.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/uio.h>
+#include <sys/vfs.h>
 
 #include "common/sys.h"
 #include "preload/conn.h"
@@ -25,6 +28,16 @@ void guest_notes_prctl(int option)
 {
 	if (option == PR_SET_SECCOMP)
 		atomic_store(&guest_sandbox, true);
+}
+
+void guest_writes_proc(int fd)
+{
+	struct statfs file_system;
+
+	/* A sandbox may know no fstatfs; nothing is guarded anew in one. */
+	if (!guest_sandboxed() && !sys_call(SYS_fstatfs, fd, (long)&file_system, 0, 0, 0, 0) &&
+	    file_system.f_type == PROC_SUPER_MAGIC)
+		guard_settle(NULL, SIZE_MAX);
 }
 
 /* Memory that a raw system call has the kernel write to, or that it takes away. */
@@ -52,6 +65,20 @@ static void notes_memory(long number, const long *a)
 		for (size_t i = 0; guard_needs_settling() && i < ((struct msghdr *)a[1])->msg_iovlen && i < 1024; i++)
 			guard_settle(((struct msghdr *)a[1])->msg_iov[i].iov_base,
 				     ((struct msghdr *)a[1])->msg_iov[i].iov_len);
+		break;
+	case SYS_write:
+	case SYS_pwrite64:
+	case SYS_writev:
+	case SYS_pwritev:
+	case SYS_pwritev2:
+		guest_writes_file((int)a[0]);
+		break;
+	case SYS_process_vm_writev:
+		for (long i = 0; guard_needs_settling() && i < a[4] && i < 1024; i++) {
+			const struct iovec *iov = (const struct iovec *)a[3] + i;
+
+			guard_settle(iov->iov_base, iov->iov_len);
+		}
 		break;
 	case SYS_munmap:
 		guard_forget((void *)a[0], (size_t)a[1]);

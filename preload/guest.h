@@ -6,6 +6,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "rdma/guard.h"
+
 extern _Atomic bool guest_sandbox;	/* it has installed a seccomp filter: no new kinds of system call */
 extern _Atomic bool guest_ending;	/* exit has begun: nothing is held any more */
 extern _Atomic bool guest_rings;	/* it uses io_uring, in which notices can't be hidden */
@@ -18,6 +20,18 @@ static inline bool guest_sandboxed(void)
 /* Notes what a raw system call or prctl of the program means for us. */
 void guest_notes_syscall(long number, const long *arguments);
 void guest_notes_prctl(int option);
+
+/*
+ * Before a write to a descriptor that is no connection. /proc/self/mem writes in spite of the protection that the mprotect
+ * guard relies on.
+ */
+void guest_writes_proc(int fd);
+
+static inline void guest_writes_file(int fd)
+{
+	if (__builtin_expect(guard_active(), 0) && guard_needs_settling())
+		guest_writes_proc(fd);
+}
 
 /*
  * Start-up, in order: memory, settings, log, statistics, rules, guard, inherited descriptors. Each row works by itself; what

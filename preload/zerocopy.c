@@ -256,6 +256,10 @@ static long push_pages(struct conn *conn, int fd, const struct cursor *at, int f
 	}
 	if ((size_t)taken < chunk.iov_len)
 		guard_shrink(record, (size_t)taken);
+	/* A thread that wrote while we were sending has got a fresh page, and perhaps it is that page which was sent. */
+	rc = guard_pinned(record);
+	if (rc < 0)
+		log_warn("pages written to during a send could not be guarded again: %d", -rc);
 	keep(conn, record, (size_t)taken);
 	stats_sent(conn->slot, PATH_ZEROCOPY, (uint64_t)taken, 1);
 	sg_sent(conn, (size_t)taken);
