@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: MIT */
+/* The cases' functions, declared from the list, and what their arguments mean. */
+#ifndef ZC_CONFORMANCE_CASES_H
+#define ZC_CONFORMANCE_CASES_H
+
+#include "end.h"
+#include "movers.h"
+
+enum transfer_mode { TRANSFER_BLOCKING, TRANSFER_NONBLOCKING, TRANSFER_TIMEOUTS };
+#define TRANSFER(sender, mode) ((long)SENDER_##sender * 4 + (mode))
+#define TRANSFER_SENDER(argument) ((argument) / 4)
+#define TRANSFER_MODE(argument) ((enum transfer_mode)((argument) % 4))
+
+#define CASE(name, function, argument) case_function function;
+#include "cases.def"
+
+#endif

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: MIT */
+/* Connections and payload of the cases. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <linux/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "common/sys.h"
+#include "end.h"
+
+#define CHUNK 65536
+#define BUFFERS_SMALL 16384
+
+socklen_t address_of(const char *text, int port, struct sockaddr_storage *out)
+{
+	struct sockaddr_in *in = (struct sockaddr_in *)out;
+	struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)out;
+
+	memset(out, 0, sizeof(*out));
+	if (inet_pton(AF_INET, text, &in->sin_addr) == 1) {
+		in->sin_family = AF_INET;
+		in->sin_port = htons((uint16_t)port);
+		return sizeof(*in);
+	}
+	if (inet_pton(AF_INET6, text, &in6->sin6_addr) != 1)
+		die("address %s", text);
+	in6->sin6_family = AF_INET6;
+	in6->sin6_port = htons((uint16_t)port);
+	return sizeof(*in6);
+}
+
+static int listen_with(const char *address, int buffers, int *port)
+{
+	struct sockaddr_storage name;
+	socklen_t bytes = address_of(address, 0, &name);
+	int fd = (int)MUST(socket(name.ss_family, SOCK_STREAM, 0));
+
+	if (buffers)
+		set_buffers(fd, buffers);
+	MUST(bind(fd, (struct sockaddr *)&name, bytes));
+	MUST(listen(fd, 16));
+	MUST(getsockname(fd, (struct sockaddr *)&name, &bytes));
+	*port = ntohs(name.ss_family == AF_INET ? ((struct sockaddr_in *)&name)->sin_port :
+						  ((struct sockaddr_in6 *)&name)->sin6_port);
+	return fd;
+}
+
+int listen_on(const char *address, int *port)
+{
+	return listen_with(address, 0, port);
+}
+
+static int connect_with(const char *address, int buffers, int port)
+{
+	struct sockaddr_storage name;
+	socklen_t bytes = address_of(address, port, &name);
+	int fd = (int)MUST(socket(name.ss_family, SOCK_STREAM, 0));
+
+	if (buffers)
+		set_buffers(fd, buffers);
+	MUST(connect(fd, (struct sockaddr *)&name, bytes));
+	return fd;
+}
+
+int connect_to(const char *address, int port)
+{
+	return connect_with(address, 0, port);
+}
+
+static void meet_with(struct end *end, int buffers)
+{
+	int port, listening;
+
+	if (!end->server) {
+		end->fd = connect_with("127.0.0.1", buffers, (int)await_number(end));
+		return;
+	}
+	listening = listen_with("127.0.0.1", buffers, &port);
+	tell_number(end, port);
+	end->fd = (int)MUST(accept(listening, NULL, NULL));
+	MUST(close(listening));
+}
+
+void meet(struct end *end)
+{
+	meet_with(end, 0);
+}
+
+void meet_small(struct end *end)
+{
+	meet_with(end, BUFFERS_SMALL);
+}
+
+/* A linear congruence, so that a piece out of place, doubled or missing shows; letters only. */
+static char pattern_at(unsigned int seed, uint64_t position)
+{
+	uint64_t mixed = (position + 1) * 0x9e3779b97f4a7c15ull + seed * 0xbf58476d1ce4e5b9ull;
+
+	return (char)('a' + (mixed >> 40) % 26);
+}
+
+void pattern_fill(void *data, size_t bytes, unsigned int seed, uint64_t position)
+{
+	for (size_t i = 0; i < bytes; i++)
+		((char *)data)[i] = pattern_at(seed, position + i);
+}
+
+bool pattern_check(const void *data, size_t bytes, unsigned int seed, uint64_t position)
+{
+	const char *got = data;
+
+	for (size_t i = 0; i < bytes; i++) {
+		if (got[i] == pattern_at(seed, position + i))
+			continue;
+		note_wrong("stream %u, position %llu: %#x instead of %#x", seed, (unsigned long long)(position + i),
+			   (unsigned char)got[i], (unsigned char)pattern_at(seed, position + i));
+		return false;
+	}
+	return true;
+}
+
+void give(int fd, const void *data, size_t bytes)
+{
+	size_t done = 0;
+
+	while (done < bytes) {
+		ssize_t rc = send(fd, (const char *)data + done, bytes - done, MSG_NOSIGNAL);
+
+		if (rc > 0) {
+			done += (size_t)rc;
+		} else if (errno == EAGAIN) {
+			struct pollfd wait = { .fd = fd, .events = POLLOUT };
+
+			poll(&wait, 1, -1);
+		} else if (errno != EINTR) {
+			note_wrong("send after %zu of %zu: %s", done, bytes, errno_name(errno));
+			return;
+		}
+	}
+}
+
+void give_pattern(int fd, size_t bytes, unsigned int seed, uint64_t position)
+{
+	char *data = malloc(bytes ? bytes : 1);
+
+	pattern_fill(data, bytes, seed, position);
+	give(fd, data, bytes);
+	free(data);
+}
+
+size_t take_pattern(int fd, size_t bytes, unsigned int seed, uint64_t position)
+{
+	char *data = malloc(CHUNK);
+	size_t done = 0;
+
+	while (done < bytes) {
+		ssize_t rc = recv(fd, data, bytes - done < CHUNK ? bytes - done : CHUNK, 0);
+
+		if (rc > 0) {
+			if (!pattern_check(data, (size_t)rc, seed, position + done))
+				break;
+			done += (size_t)rc;
+		} else if (rc < 0 && errno == EAGAIN) {
+			struct pollfd wait = { .fd = fd, .events = POLLIN };
+
+			poll(&wait, 1, -1);
+		} else if (!rc || errno != EINTR) {
+			note("ended: %s", rc ? errno_name(errno) : "end of file");
+			break;
+		}
+	}
+	free(data);
+	note("took %zu", done);
+	return done;
+}
+
+void take_to_end(int fd, unsigned int seed, uint64_t position)
+{
+	take_pattern(fd, SIZE_MAX, seed, position);
+}
+
+void await_bytes(int fd, int count)
+{
+	int there = 0;
+
+	for (;;) {
+		struct pollfd wait = { .fd = fd, .events = POLLIN };
+
+		MUST(ioctl(fd, FIONREAD, &there));
+		if (there >= count)
+			return;
+		/* SO_RCVLOWAT makes poll wait for the rest instead of telling of the first byte again and again. */
+		MUST(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &count, sizeof(count)));
+		poll(&wait, 1, -1);
+		MUST(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &(int){ 1 }, sizeof(int)));
+		if (wait.revents & (POLLHUP | POLLERR))
+			return;
+	}
+}
+
+void note_poll(int fd, short events)
+{
+	struct pollfd look = { .fd = fd, .events = events };
+	int rc = poll(&look, 1, 0);
+
+	note("poll(%s): %d %s", event_names((uint32_t)(unsigned short)events), rc,
+	     event_names((uint32_t)(unsigned short)look.revents));
+}
+
+void set_nonblocking(int fd, bool on)
+{
+	int flags = (int)MUST(fcntl(fd, F_GETFL));
+
+	MUST(fcntl(fd, F_SETFL, on ? flags | O_NONBLOCK : flags & ~O_NONBLOCK));
+}
+
+void set_buffers(int fd, int bytes)
+{
+	MUST(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes)));
+	MUST(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes)));
+}
+
+uint64_t kernel_taken(int fd)
+{
+	struct tcp_info info;
+	socklen_t bytes = sizeof(info);
+
+	memset(&info, 0, sizeof(info));
+	sys_call(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, (long)&info, (long)&bytes, 0);
+	return info.tcpi_bytes_sent - info.tcpi_bytes_retrans + info.tcpi_notsent_bytes;
+}
