@@ -172,7 +172,7 @@ static bool next_line(const char **at, char *out, size_t room)
 	if (!**at)
 		return false;
 	snprintf(out, room, "%.*s", (int)bytes, *at);
-	*at += bytes + (*at)[bytes];
+	*at += bytes + ((*at)[bytes] == '\n');
 	return true;
 }
 

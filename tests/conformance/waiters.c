@@ -144,6 +144,7 @@ const struct waiter waiters[] = {
 	{ "epoll_edge", wait_by_epoll_edge },
 	{ "epoll_oneshot", wait_by_epoll_oneshot },
 	{ "epoll_exclusive", wait_by_epoll_exclusive },
+	/* The last one is not in the rotation of transfers: it has cases of its own. */
 	{ "epoll_nested", wait_by_epoll_nested },
 };
 const size_t waiter_count = sizeof(waiters) / sizeof(waiters[0]);
