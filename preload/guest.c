@@ -24,10 +24,17 @@ _Atomic bool guest_sandbox;
 _Atomic bool guest_rings;
 _Atomic bool guest_ending;
 
+/* A filter may allow nothing of what a fault on a guarded page takes: no page may be under guard behind it. */
+static void enter_sandbox(void)
+{
+	atomic_store(&guest_sandbox, true);
+	guard_settle(NULL, SIZE_MAX);
+}
+
 void guest_notes_prctl(int option)
 {
 	if (option == PR_SET_SECCOMP)
-		atomic_store(&guest_sandbox, true);
+		enter_sandbox();
 }
 
 void guest_writes_proc(int fd)
@@ -101,7 +108,7 @@ void guest_notes_syscall(long number, const long *a)
 {
 	switch (number) {
 	case SYS_seccomp:
-		atomic_store(&guest_sandbox, true);
+		enter_sandbox();
 		return;
 	case SYS_prctl:
 		guest_notes_prctl((int)a[0]);

@@ -4,6 +4,8 @@
 #include "mutate.h"
 
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -11,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -464,6 +467,26 @@ static void fork_parent_writes(struct target *target)
 	wait_for(pid);
 }
 
+/* A sandbox that kills for every call that a fault on a guarded page could take. */
+static void sandboxed(struct target *target)
+{
+	static const int forbidden[] = { SYS_process_vm_readv, SYS_mremap, SYS_madvise, SYS_mprotect, SYS_ioctl, SYS_pread64,
+					 SYS_futex };
+	enum { COUNT = sizeof(forbidden) / sizeof(forbidden[0]) };
+	struct sock_filter code[COUNT + 3];
+	struct sock_fprog program = { COUNT + 3, code };
+
+	code[0] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+	for (int i = 0; i < COUNT; i++)
+		code[1 + i] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned int)forbidden[i],
+							   (unsigned char)(COUNT - i), 0);
+	code[COUNT + 1] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+	code[COUNT + 2] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
+	must(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+	must(!prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+	fill_after(target);
+}
+
 static void leave_by_exit(struct target *target)
 {
 	fill_after(target);
@@ -528,6 +551,7 @@ const struct way ways[] = {
 	{ "fork-child-writes", NULL, fork_child_writes, false, false },
 	{ "fork-raw-child-writes", NULL, fork_raw_child_writes, false, false },
 	{ "fork-parent-writes", NULL, fork_parent_writes, false, false },
+	{ "sandbox", NULL, sandboxed, true, false },
 	{ "exit", NULL, leave_by_exit, true, false },
 	{ "_exit", NULL, leave_by__exit, false, false },
 	{ "exec", NULL, leave_by_exec, false, false },
