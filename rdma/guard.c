@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The guard of guard.h: the lock, the records, and what happens on a fault.
+ * The guard of guard.h: the lock, the choice of an implementation, and the records. Faults are in guard_fault.c.
  *
  * The lock is a futex that is only held with all signals blocked, so that a signal handler that sends cannot meet it in its
  * own thread. While it is held nothing touches program memory that could be guarded; the stack is such memory, and is
  * therefore touched as deep as we will need it before the lock is taken.
- *
- * An owner may go away as soon as its last record is released, so guard_release() waits for a call of the owner's poll()
- * that runs on another thread (a "visit"); poll() never waits, hence nobody waits in a circle.
  */
 #define _GNU_SOURCE
 #include "rdma/guard.h"
@@ -26,7 +23,6 @@
 #else
 #define STACK_NEED 4096
 #endif
-#define RUN_PAGES_MAX 64
 #define COST_CLASSES 20
 #define FREE_LOCK 0
 #define HELD 1
@@ -35,25 +31,17 @@
 int (*guard_install_handler)(void);
 
 static enum guard_kind asked = GUARD_AUTO;
-static const struct guard_backend *_Atomic backend;
+const struct guard_backend *_Atomic guard_backend_now;
 static _Atomic uint32_t lock_word;
 
 /* A page that the kernel wipes in the child of a fork: tells a child that was made behind everybody's back. */
 static _Atomic uint32_t *same_process;
 
-/* A call of an owner's poll() that is running. */
-struct visit {
-	void *owner;
-	int thread;
-	struct visit *next;
-};
-static struct visit *visits;
-
 static _Atomic uint64_t protect_ns[COST_CLASSES], release_ns[COST_CLASSES];
 
 /* The lock ------------------------------------------------------------------------------------------------------------- */
 
-static uint64_t signals_block(void)
+uint64_t guard_signals_block(void)
 {
 	uint64_t all = ~0ull, before = 0;
 
@@ -61,7 +49,7 @@ static uint64_t signals_block(void)
 	return before;
 }
 
-static void signals_restore(uint64_t mask)
+void guard_signals_restore(uint64_t mask)
 {
 	sys_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&mask, 0, sizeof(mask), 0, 0);
 }
@@ -75,7 +63,7 @@ static __attribute__((noinline)) char stack_touch(void)
 	return room[0];
 }
 
-static void lock_take(void)
+void guard_lock_take(void)
 {
 	uint32_t expected = FREE_LOCK;
 
@@ -85,7 +73,7 @@ static void lock_take(void)
 		sys_call(SYS_futex, (long)&lock_word, FUTEX_WAIT_PRIVATE, CONTENDED, 0, 0, 0);
 }
 
-static void lock_give(void)
+void guard_lock_give(void)
 {
 	if (atomic_exchange(&lock_word, FREE_LOCK) == CONTENDED)
 		sys_call(SYS_futex, (long)&lock_word, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0);
@@ -94,10 +82,10 @@ static void lock_give(void)
 /* The child has no guards: its pages are its own, and what protects them is the parent's. */
 static void become_child(void)
 {
-	const struct guard_backend *kind = atomic_load(&backend);
+	const struct guard_backend *kind = atomic_load(&guard_backend_now);
 
 	atomic_store(same_process, 1);
-	visits = NULL;
+	guard_visits_forget();
 	memory_close();
 	if (kind)
 		kind->child();
@@ -108,25 +96,25 @@ static void become_child(void)
 
 uint64_t guard_lock(void)
 {
-	uint64_t mask = signals_block();
+	uint64_t mask = guard_signals_block();
 
 	/* Under mprotect stacks are not guarded, and the lock may be taken on a small signal stack. */
-	if (atomic_load_explicit(&backend, memory_order_relaxed) == &guard_backend_uffd)
+	if (atomic_load_explicit(&guard_backend_now, memory_order_relaxed) == &guard_backend_uffd)
 		stack_touch();
 	if (same_process && !atomic_load_explicit(same_process, memory_order_relaxed)) {
 		atomic_store(&lock_word, FREE_LOCK); /* of a thread that this process does not have */
-		lock_take();
+		guard_lock_take();
 		become_child();
 	} else {
-		lock_take();
+		guard_lock_take();
 	}
 	return mask;
 }
 
 void guard_unlock(uint64_t mask)
 {
-	lock_give();
-	signals_restore(mask);
+	guard_lock_give();
+	guard_signals_restore(mask);
 }
 
 /* Choosing ------------------------------------------------------------------------------------------------------------- */
@@ -156,7 +144,7 @@ static int backend_use(const struct guard_backend *which)
 	int rc = which ? which->available() : -ENOTSUP;
 
 	if (!rc)
-		atomic_store(&backend, which);
+		atomic_store(&guard_backend_now, which);
 	return rc;
 }
 
@@ -190,18 +178,18 @@ int guard_start(enum guard_kind kind)
 		rc = backend_use(backend_of(kind));
 	}
 	if (rc) {
-		atomic_store(&backend, NULL);
+		atomic_store(&guard_backend_now, NULL);
 		log_info("no guard: asked for kind %d, error %d", (int)kind, -rc);
 		return -ENOTSUP;
 	}
-	log_info("guard: %s", atomic_load(&backend)->name);
-	return (int)kind_of(atomic_load(&backend));
+	log_info("guard: %s", atomic_load(&guard_backend_now)->name);
+	return (int)kind_of(atomic_load(&guard_backend_now));
 }
 
 /* Makes what guard_start() chose ready for use; a child that lost its rights falls from userfaultfd to mprotect. */
 static int backend_ready(void)
 {
-	const struct guard_backend *kind = atomic_load(&backend);
+	const struct guard_backend *kind = atomic_load(&guard_backend_now);
 	int rc;
 
 	if (!kind)
@@ -216,12 +204,12 @@ static int backend_ready(void)
 
 bool guard_needs_settling(void)
 {
-	return atomic_load_explicit(&backend, memory_order_relaxed) == &guard_backend_mprotect;
+	return atomic_load_explicit(&guard_backend_now, memory_order_relaxed) == &guard_backend_mprotect;
 }
 
 int guard_descriptors(int *out, int count)
 {
-	const struct guard_backend *kind = atomic_load(&backend);
+	const struct guard_backend *kind = atomic_load(&guard_backend_now);
 	int fds[8], used = 0, found = 0;
 
 	found = memory_descriptors(fds, 8);
@@ -268,18 +256,18 @@ void guard_free_uncovered(uintptr_t start, uintptr_t end)
 		struct guard_cover *cover = cover_first(start, end);
 
 		if (!cover) {
-			atomic_load(&backend)->unprotect(start, end);
+			atomic_load(&guard_backend_now)->unprotect(start, end);
 			return;
 		}
 		if (cover->start > start)
-			atomic_load(&backend)->unprotect(start, cover->start);
+			atomic_load(&guard_backend_now)->unprotect(start, cover->start);
 		start = cover->end;
 	}
 }
 
 static int protect_locked(struct guard_record *record)
 {
-	const struct guard_backend *kind = atomic_load(&backend);
+	const struct guard_backend *kind = atomic_load(&guard_backend_now);
 	int rc;
 
 	if (kind == &guard_backend_off)
@@ -305,7 +293,7 @@ static int lock_ready(uint64_t *mask)
 		if (rc)
 			return rc;
 		*mask = guard_lock();
-		if (atomic_load(&backend)->ready())
+		if (atomic_load(&guard_backend_now)->ready())
 			return 0;
 		guard_unlock(*mask); /* the handler thread went home in between */
 	}
@@ -394,29 +382,6 @@ void guard_shrink(struct guard_record *record, size_t bytes)
 	guard_unlock(mask);
 }
 
-static bool is_visited(void *owner, int self)
-{
-	for (struct visit *visit = visits; visit; visit = visit->next)
-		if (visit->owner == owner && visit->thread != self)
-			return true;
-	return false;
-}
-
-/* Waits until no other thread is in poll() of this owner. With the lock, which it gives away meanwhile. */
-static void visits_wait(void *owner)
-{
-	int self;
-
-	if (!visits)
-		return;
-	self = (int)sys_call(SYS_gettid, 0, 0, 0, 0, 0, 0);
-	while (is_visited(owner, self)) {
-		lock_give();
-		sys_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
-		lock_take();
-	}
-}
-
 void guard_release(struct guard_record *record)
 {
 	uint64_t began = clock_now(), mask;
@@ -424,77 +389,17 @@ void guard_release(struct guard_record *record)
 
 	mask = guard_lock();
 	uncover(record);
-	visits_wait(record->owner);
+	guard_visits_wait(record->owner);
 	record_free(record);
 	guard_unlock(mask);
 	cost_add(&release_ns[cost_class(bytes)], clock_now() - began);
 }
 
-/* Taking pages away ---------------------------------------------------------------------------------------------------- */
-
-struct taking {
-	uintptr_t start;
-	uintptr_t end;
-	bool pinned;
-};
-
-static void take_for_owner(struct guard_cover *cover, void *arg)
-{
-	struct taking *taking = arg;
-	struct guard_record *record = cover->record;
-	uintptr_t start = cover->start > taking->start ? cover->start : taking->start;
-	uintptr_t end = cover->end < taking->end ? cover->end : taking->end;
-
-	atomic_store(&record->taken, true);
-	if (record->ops && record->ops->take_copy)
-		record->ops->take_copy(record->owner, record, (const void *)start, end - start);
-	else
-		taking->pinned = true;
-}
-
-/* Takes [start, end) away from all records that cover it. */
-static void take(uintptr_t start, uintptr_t end)
-{
-	struct taking taking = { start, end, false };
-	struct guard_cover *cover;
-
-	cover_each(start, end, take_for_owner, &taking);
-	guard_count(STAT_PROCESS_FAULT_COPIES, (end - start) >> GUARD_PAGE_SHIFT);
-	if (taking.pinned)
-		atomic_load(&backend)->take(start, end);
-	else
-		atomic_load(&backend)->unprotect(start, end);
-	while ((cover = cover_find(start, end))) {
-		uintptr_t lost = end;
-
-		/* Out of memory for the books: what can't be booked is taken as well. Fresh pages do no record harm. */
-		if (cover_cut(cover, start, end, &lost))
-			atomic_load(&backend)->take(end, lost);
-	}
-}
-
-void guard_settle(const void *start, size_t bytes)
-{
-	uintptr_t from = (uintptr_t)start & ~(GUARD_PAGE - 1);
-	uintptr_t to = (uintptr_t)start + bytes;
-	struct guard_cover *cover;
-	uint64_t mask;
-
-	if (!bytes || !guard_active())
-		return;
-	to = to < (uintptr_t)start || to > UINTPTR_MAX - GUARD_PAGE ? UINTPTR_MAX & ~(GUARD_PAGE - 1) :
-								      (to + GUARD_PAGE - 1) & ~(GUARD_PAGE - 1);
-	mask = guard_lock();
-	if (cover_find(from, to))
-		guard_count(STAT_PROCESS_SETTLES, 1);
-	while ((cover = cover_find(from, to)))
-		take(cover->start > from ? cover->start : from, cover->end < to ? cover->end : to);
-	guard_unlock(mask);
-}
+/* Mappings --------------------------------------------------------------------------------------------------------- */
 
 int guard_join(const void *start, size_t bytes)
 {
-	const struct guard_backend *kind = atomic_load(&backend);
+	const struct guard_backend *kind = atomic_load(&guard_backend_now);
 	uintptr_t from = (uintptr_t)start, to = from + ((bytes + GUARD_PAGE - 1) & ~(GUARD_PAGE - 1));
 	uint64_t mask;
 	int rc;
@@ -517,162 +422,6 @@ void guard_forget(const void *start, size_t bytes)
 	(void)bytes;
 }
 
-void guard_settle_owner(void *owner)
-{
-	uint64_t mask = guard_lock();
-	struct guard_record *next;
-
-	for (struct guard_record *record = guard_all; record; record = record->next)
-		while (record->owner == owner && record->covers)
-			take(record->covers->start, record->covers->end);
-	visits_wait(owner);
-	for (struct guard_record *record = guard_all; record; record = next) {
-		next = record->next;
-		if (record->owner == owner)
-			record_free(record);
-	}
-	guard_unlock(mask);
-}
-
-/* Faults --------------------------------------------------------------------------------------------------------------- */
-
-/* Calls the owner's poll() without the lock; in and out with it. Signals stay blocked. */
-static void visit_owner(struct guard_record *record, bool fault)
-{
-	struct visit visit = { record->owner, (int)sys_call(SYS_gettid, 0, 0, 0, 0, 0, 0), visits };
-	const struct guard_owner_ops *ops = record->ops;
-	bool tell = fault && !record->told && ops->faulted;
-
-	visits = &visit;
-	record->told |= fault;
-	lock_give();
-	if (tell)
-		ops->faulted(visit.owner, record);
-	if (ops->poll)
-		ops->poll(visit.owner);
-	lock_take();
-	for (struct visit **at = &visits; *at; at = &(*at)->next)
-		if (*at == &visit) {
-			*at = visit.next;
-			break;
-		}
-}
-
-/*
- * Block-on-write: asks the owners of the page until it is free or time is up. A record waits so only once, however many of
- * its pages are written to: a program that rewrites its whole buffer must not pay for each page.
- */
-static void block_on_write(uintptr_t page)
-{
-	uint64_t limit = settings.block_us * NS_PER_US;
-	struct guard_cover *cover;
-	uint64_t began = clock_now(), now = began;
-
-	while ((cover = cover_find(page, page + GUARD_PAGE))) {
-		struct guard_record *record = cover->record;
-
-		if (!record->ops)
-			return;
-		visit_owner(record, true);
-		cover = cover_find(page, page + GUARD_PAGE);
-		if (!cover)
-			return;
-		now = clock_now();
-		if (now - began + cover->record->waited_ns >= limit) {
-			cover->record->waited_ns += now - began;
-			return;
-		}
-		lock_give();
-		sys_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
-		lock_take();
-	}
-}
-
-/* How much to take at one time: a program that writes through its buffer in order gets ever longer runs. */
-static uintptr_t run_end(uintptr_t page)
-{
-	struct guard_cover *cover = cover_find(page, page + GUARD_PAGE);
-	struct guard_record *record = cover->record;
-	uintptr_t end;
-
-	if (record->run_next == page && record->run_pages)
-		record->run_pages = record->run_pages < RUN_PAGES_MAX ? record->run_pages * 2 : RUN_PAGES_MAX;
-	else
-		record->run_pages = 1;
-	end = page + (record->run_pages << GUARD_PAGE_SHIFT);
-	if (end > cover->end)
-		end = cover->end;
-	record->run_next = end;
-	return end;
-}
-
-static void clear_told(struct guard_cover *cover, void *arg)
-{
-	cover->record->told = false;
-}
-
-bool guard_fault(uintptr_t page)
-{
-	uint64_t mask = guard_lock();
-	bool ours = true;
-
-	if (!cover_find(page, page + GUARD_PAGE)) {
-		ours = atomic_load(&backend)->stray(page);
-		goto unlock;
-	}
-	guard_count(STAT_PROCESS_FAULTS, 1);
-	cover_each(page, page + GUARD_PAGE, clear_told, NULL);
-	block_on_write(page);
-	if (cover_find(page, page + GUARD_PAGE))
-		take(page, run_end(page));
-	else
-		guard_count(STAT_PROCESS_FAULT_WAITS, 1);
-unlock:
-	guard_unlock(mask);
-	return ours;
-}
-
-void guard_poll_owners(void)
-{
-	static uint64_t round; /* under the lock */
-	uint64_t mask = guard_lock();
-	struct guard_record *record;
-
-	round++;
-	for (record = guard_all; record;) {
-		struct guard_record *other;
-		void *owner = record->owner;
-
-		if (record->polled == round || !record->ops || !record->covers) {
-			record = record->next;
-			continue;
-		}
-		for (other = record; other; other = other->next)
-			if (other->owner == owner)
-				other->polled = round;
-		visit_owner(record, false);
-		record = guard_all; /* the list may have changed */
-	}
-	guard_unlock(mask);
-}
-
-bool guard_handle_signal(int signal, siginfo_t *info, void *context)
-{
-	uint64_t mask;
-	bool ours;
-
-	if (signal != SIGSEGV || !guard_needs_settling() || info->si_code != SEGV_ACCERR)
-		return false;
-#if defined(__x86_64__)
-	if (!(((ucontext_t *)context)->uc_mcontext.gregs[REG_ERR] & 2)) /* not a write */
-		return false;
-#endif
-	mask = signals_block();
-	ours = guard_fault((uintptr_t)info->si_addr & ~(GUARD_PAGE - 1));
-	signals_restore(mask);
-	return ours;
-}
-
 /* fork ----------------------------------------------------------------------------------------------------------------- */
 
 static uint64_t fork_mask;
@@ -692,57 +441,3 @@ void guard_after_fork(bool in_child)
 		become_child();
 	guard_unlock(mask);
 }
-
-/* Off: for showing that tests notice when there is no guard (debug builds). --------------------------------------------- */
-
-static int off_start(void)
-{
-	return 0;
-}
-
-static bool off_ready(void)
-{
-	return true;
-}
-
-static int off_protect(uintptr_t start, uintptr_t end)
-{
-	return 0;
-}
-
-static void off_range(uintptr_t start, uintptr_t end)
-{
-}
-
-static int off_join(uintptr_t start, uintptr_t end)
-{
-	return -EINVAL;
-}
-
-static bool off_stray(uintptr_t page)
-{
-	return false;
-}
-
-static void off_child(void)
-{
-}
-
-static int off_descriptors(int *out, int count)
-{
-	return 0;
-}
-
-const struct guard_backend guard_backend_off = {
-	.name = "off",
-	.available = off_start,
-	.start = off_start,
-	.ready = off_ready,
-	.protect = off_protect,
-	.unprotect = off_range,
-	.take = off_range,
-	.join = off_join,
-	.stray = off_stray,
-	.child = off_child,
-	.descriptors = off_descriptors,
-};

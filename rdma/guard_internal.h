@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Inside the guard. guard.c keeps the lock, the records and what happens on a fault; guard_cover.c knows which pages are
- * covered by which record; guard_memory.c asks the kernel what lies at an address and replaces pages; guard_uffd.c and
- * guard_mprotect.c are the two ways of protecting, behind struct guard_backend.
+ * Inside the guard. guard.c keeps the lock and the records, guard_fault.c does what a fault asks for; guard_cover.c knows
+ * which pages are covered by which record; guard_memory.c asks the kernel what lies at an address and replaces pages;
+ * guard_uffd.c and guard_mprotect.c are the two ways of protecting, behind struct guard_backend; guard_off.c is none.
  *
  * Books and kernel may disagree: a program can unmap, drop or replace guarded memory where nobody sees it (free() of a large
  * block does). Hence the rule that all code here keeps: before a page is replaced or its protection is changed, the kernel
@@ -51,10 +51,20 @@ struct guard_backend {
 extern const struct guard_backend guard_backend_uffd;
 extern const struct guard_backend guard_backend_mprotect;
 extern const struct guard_backend guard_backend_off;
+extern const struct guard_backend *_Atomic guard_backend_now;	/* the one in use, or NULL */
 
 /* guard.c: the lock. Signals are blocked while it is held. */
 uint64_t guard_lock(void);
 void guard_unlock(uint64_t mask);
+/* The lock alone, for who has blocked signals already; and the blocking alone. */
+void guard_lock_take(void);
+void guard_lock_give(void);
+uint64_t guard_signals_block(void);
+void guard_signals_restore(uint64_t mask);
+/* Waits until no other thread is in poll() of this owner; gives the lock away meanwhile. */
+void guard_visits_wait(void *owner);
+/* In a child: the threads that were in poll() are not here. */
+void guard_visits_forget(void);
 /* Makes those pages of [start, end) ordinary that no record covers. */
 void guard_free_uncovered(uintptr_t start, uintptr_t end);
 /* Without the lock: handles a write fault at `page`. Returns whether it was ours and the writer may go on. */
