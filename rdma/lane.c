@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "rdma/lane.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "common/sys.h"
+
+enum record_kind { RECORD_DATA = 1, RECORD_TAKEOVER, RECORD_SWITCH };
+
+/* In the ring, aligned to RECORD_ALIGN, followed by `bytes` of data. */
+struct record {
+	uint32_t kind;
+	uint32_t bytes;
+};
+
+#define RECORD_ALIGN 8u
+#define RESERVE (2 * sizeof(struct record)) /* a SWITCH must always find room, and a TAKEOVER after it */
+#define RELAXED memory_order_relaxed
+
+static uint64_t padded(uint64_t bytes)
+{
+	return (bytes + RECORD_ALIGN - 1) & ~(uint64_t)(RECORD_ALIGN - 1);
+}
+
+int lane_map(struct lane *lane, struct lane_shared *shared, int fd, off_t offset, uint32_t bytes)
+{
+	const int access = PROT_READ | PROT_WRITE;
+	long at, twice[2];
+
+	if (bytes < LANE_RING_MIN || bytes > LANE_RING_MAX || bytes & (bytes - 1))
+		return -EINVAL;
+	at = sys_call(SYS_mmap, 0, 2l * bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (at < 0 && at > -4096)
+		return (int)at;
+	for (int i = 0; i < 2; i++) {
+		twice[i] = sys_call(SYS_mmap, at + (long)i * bytes, bytes, access, MAP_SHARED | MAP_FIXED, fd, offset);
+		if (twice[i] < 0 && twice[i] > -4096) {
+			sys_call(SYS_munmap, at, 2l * bytes, 0, 0, 0, 0);
+			return (int)twice[i];
+		}
+	}
+	*lane = (struct lane){ .shared = shared, .ring = (uint8_t *)at, .bytes = bytes };
+	return 0;
+}
+
+void lane_unmap(struct lane *lane)
+{
+	if (lane->ring)
+		sys_call(SYS_munmap, (long)lane->ring, 2l * lane->bytes, 0, 0, 0, 0);
+	lane->ring = NULL;
+}
+
+static struct record *record_at(const struct lane *lane, uint64_t position)
+{
+	return (struct record *)(lane->ring + (position & (lane->bytes - 1) & ~(uint64_t)(RECORD_ALIGN - 1)));
+}
+
+ssize_t lane_backlog(const struct lane *lane)
+{
+	uint64_t head = atomic_load_explicit(&lane->shared->head, memory_order_acquire);
+	uint64_t used = atomic_load_explicit(&lane->shared->tail, RELAXED) - head;
+
+	return used > lane->bytes || head % RECORD_ALIGN ? -EPROTO : (ssize_t)used;
+}
+
+/* Bytes that may be published now, in front of which `reserve` stay free. */
+static ssize_t room(const struct lane *lane, size_t reserve)
+{
+	ssize_t used = lane_backlog(lane);
+	size_t taken = used < 0 ? 0 : (size_t)used + reserve;
+
+	return used < 0 ? used : taken >= lane->bytes ? 0 : (ssize_t)(lane->bytes - taken);
+}
+
+static void publish(struct lane *lane, uint64_t tail)
+{
+	/* Sequentially consistent with the load of `armed` behind it: see lane_must_ring. */
+	atomic_store(&lane->shared->tail, tail);
+}
+
+/* Publishes a record without data. */
+static void put_mark(struct lane *lane, enum record_kind kind, uint32_t value)
+{
+	uint64_t tail = atomic_load_explicit(&lane->shared->tail, RELAXED);
+
+	*record_at(lane, tail) = (struct record){ .kind = kind, .bytes = value };
+	publish(lane, tail + sizeof(struct record));
+}
+
+bool lane_take_over(struct lane *lane)
+{
+	struct lane_shared *shared = lane->shared;
+
+	if (atomic_load_explicit(&shared->on_ring, RELAXED))
+		return true;
+	if (atomic_load(&shared->received) != atomic_load_explicit(&shared->sent, RELAXED) ||
+	    room(lane, RESERVE) < (ssize_t)(2 * sizeof(struct record)))
+		return false;
+	atomic_store_explicit(&shared->takeovers, atomic_load_explicit(&shared->takeovers, RELAXED) + 1, RELAXED);
+	atomic_store_explicit(&shared->on_ring, 1, RELAXED);
+	put_mark(lane, RECORD_TAKEOVER, 0);
+	return true;
+}
+
+bool lane_switch(struct lane *lane)
+{
+	struct lane_shared *shared = lane->shared;
+
+	if (!atomic_load_explicit(&shared->on_ring, RELAXED))
+		return true;
+	if (atomic_load(&shared->met) != atomic_load_explicit(&shared->takeovers, RELAXED) ||
+	    room(lane, 0) < (ssize_t)sizeof(struct record))
+		return false;
+	atomic_store_explicit(&shared->on_ring, 0, RELAXED);
+	/* The low half is enough: fewer than 2^32 doorbells are ever under way. */
+	put_mark(lane, RECORD_SWITCH, (uint32_t)atomic_load_explicit(&shared->bells, RELAXED));
+	return true;
+}
+
+/* Where a gathered send is. */
+struct gather {
+	const struct iovec *iov;
+	int count;
+	size_t offset;
+};
+
+static void gather_copy(struct gather *from, uint8_t *to, size_t bytes)
+{
+	while (bytes) {
+		size_t part = from->iov->iov_len - from->offset;
+
+		part = part < bytes ? part : bytes;
+		memcpy(to, (const uint8_t *)from->iov->iov_base + from->offset, part);
+		to += part;
+		bytes -= part;
+		from->offset += part;
+		if (from->offset == from->iov->iov_len) {
+			from->iov++;
+			from->offset = 0;
+		}
+	}
+}
+
+ssize_t lane_put(struct lane *lane, const struct iovec *iov, int count, size_t skip)
+{
+	struct gather from = { iov, count, 0 };
+	size_t left = 0, put = 0;
+
+	for (int i = 0; i < count; i++)
+		left += iov[i].iov_len;
+	left = left > skip ? left - skip : 0;
+	while (skip && skip >= from.iov->iov_len)
+		skip -= (from.iov++)->iov_len;
+	from.offset = skip;
+	while (left) {
+		uint64_t tail = atomic_load_explicit(&lane->shared->tail, RELAXED);
+		ssize_t free = room(lane, RESERVE + sizeof(struct record));
+		size_t part = left < LANE_CHUNK ? left : LANE_CHUNK;
+
+		if (free < 0)
+			return free;
+		free &= ~(ssize_t)(RECORD_ALIGN - 1);
+		part = part < (size_t)free ? part : (size_t)free;
+		if (!part)
+			break;
+		record_at(lane, tail)->kind = RECORD_DATA;
+		record_at(lane, tail)->bytes = (uint32_t)part;
+		gather_copy(&from, (uint8_t *)(record_at(lane, tail) + 1), part);
+		publish(lane, tail + sizeof(struct record) + padded(part));
+		put += part;
+		left -= part;
+	}
+	lane_sent_raw(lane, put);
+	return (ssize_t)put;
+}
+
+void lane_sent_raw(struct lane *lane, size_t bytes)
+{
+	atomic_store_explicit(&lane->shared->sent, atomic_load_explicit(&lane->shared->sent, RELAXED) + bytes, RELAXED);
+}
+
+bool lane_must_ring(struct lane *lane)
+{
+	/* publish() and this load are in one total order with lane_arm's store and load: one of the two sees the other. */
+	if (!atomic_load(&lane->shared->armed) || !atomic_exchange(&lane->shared->armed, 0))
+		return false;
+	/* Counted first: a consumer that finds the byte must know of it. */
+	atomic_store(&lane->shared->bells, atomic_load_explicit(&lane->shared->bells, RELAXED) + 1);
+	return true;
+}
+
+void lane_rang(struct lane *lane, bool taken)
+{
+	if (!taken)
+		atomic_store(&lane->shared->bells, atomic_load_explicit(&lane->shared->bells, RELAXED) - 1);
+}
+
+static void moved_to_ring(struct lane *lane)
+{
+	struct lane_shared *shared = lane->shared;
+
+	atomic_store_explicit(&shared->from_ring, 1, RELAXED);
+	atomic_store_explicit(&shared->bells_skip, 0, RELAXED);
+	atomic_store(&shared->met, atomic_load_explicit(&shared->met, RELAXED) + 1);
+}
+
+static void moved_to_tcp(struct lane *lane, uint32_t bells)
+{
+	struct lane_shared *shared = lane->shared;
+	uint32_t seen = (uint32_t)atomic_load_explicit(&shared->bells_seen, RELAXED);
+
+	atomic_store_explicit(&shared->from_ring, 0, RELAXED);
+	atomic_store_explicit(&shared->bells_skip, (uint32_t)(bells - seen), RELAXED);
+}
+
+/* Copies out of a record into iov, from byte *at of iov on. Returns how many. */
+static size_t scatter(const struct iovec *iov, int count, size_t at, const uint8_t *from, size_t bytes)
+{
+	size_t done = 0;
+
+	for (int i = 0; i < count && done < bytes; i++) {
+		size_t part;
+
+		if (at >= iov[i].iov_len) {
+			at -= iov[i].iov_len;
+			continue;
+		}
+		part = iov[i].iov_len - at;
+		part = part < bytes - done ? part : bytes - done;
+		memcpy((uint8_t *)iov[i].iov_base + at, from + done, part);
+		done += part;
+		at = 0;
+	}
+	return done;
+}
+
+/* Where the consumer is; written back unless it only peeks. */
+struct place {
+	uint64_t head, tail;
+	uint32_t taken;
+};
+
+static void leave_at(struct lane *lane, const struct place *at, size_t got)
+{
+	struct lane_shared *shared = lane->shared;
+
+	atomic_store_explicit(&shared->taken, at->taken, RELAXED);
+	atomic_store_explicit(&shared->head, at->head, memory_order_release);
+	if (got)
+		atomic_store(&shared->received, atomic_load_explicit(&shared->received, RELAXED) + got);
+}
+
+/* One record at the place. Returns LANE_DATA to go on, LANE_EMPTY when iov is full, LANE_RAW behind a SWITCH, or -EPROTO. */
+static int take_record(struct lane *lane, struct place *at, const struct iovec *iov, int count, bool peek, size_t *got)
+{
+	struct record record = *(volatile struct record *)record_at(lane, at->head);
+	size_t part;
+
+	if (record.kind == RECORD_TAKEOVER || record.kind == RECORD_SWITCH) {
+		if (peek && *got)
+			return LANE_EMPTY;
+		if (record.kind == RECORD_TAKEOVER && !atomic_load_explicit(&lane->shared->from_ring, RELAXED))
+			moved_to_ring(lane);
+		else if (record.kind == RECORD_SWITCH && atomic_load_explicit(&lane->shared->from_ring, RELAXED))
+			moved_to_tcp(lane, record.bytes);
+		else
+			return -EPROTO;
+		at->head += sizeof(record);
+		leave_at(lane, at, 0);
+		return record.kind == RECORD_SWITCH ? LANE_RAW : LANE_DATA;
+	}
+	if (record.kind != RECORD_DATA || !atomic_load_explicit(&lane->shared->from_ring, RELAXED) ||
+	    record.bytes < at->taken || sizeof(record) + padded(record.bytes) > at->tail - at->head)
+		return -EPROTO;
+	part = scatter(iov, count, *got, (const uint8_t *)(record_at(lane, at->head) + 1) + at->taken,
+		       record.bytes - at->taken);
+	*got += part;
+	at->taken += (uint32_t)part;
+	if (at->taken < record.bytes)
+		return LANE_EMPTY;
+	at->taken = 0;
+	at->head += sizeof(record) + padded(record.bytes);
+	return LANE_DATA;
+}
+
+int lane_get(struct lane *lane, const struct iovec *iov, int count, bool peek, size_t *got)
+{
+	struct lane_shared *shared = lane->shared;
+	struct place at = { .head = atomic_load_explicit(&shared->head, RELAXED),
+			    .taken = atomic_load_explicit(&shared->taken, RELAXED) };
+	size_t before = 0;
+	int rc = LANE_DATA;
+
+	*got = 0;
+	at.tail = atomic_load_explicit(&shared->tail, memory_order_acquire);
+	while (rc == LANE_DATA && at.head != at.tail) {
+		if (at.tail - at.head > lane->bytes || at.tail % RECORD_ALIGN || at.head % RECORD_ALIGN)
+			return -EPROTO;
+		rc = take_record(lane, &at, iov, count, peek, got);
+		/* Room is given back as it comes, for the producer copies at the same time. */
+		if (!peek && *got - before >= LANE_CHUNK) {
+			leave_at(lane, &at, *got - before);
+			before = *got;
+		}
+	}
+	if (rc < 0)
+		return rc;
+	if (!peek)
+		leave_at(lane, &at, *got - before);
+	if (*got)
+		return LANE_DATA;
+	return atomic_load_explicit(&shared->from_ring, RELAXED) ? LANE_EMPTY : LANE_RAW;
+}
+
+bool lane_arm(struct lane *lane)
+{
+	struct lane_shared *shared = lane->shared;
+
+	atomic_store(&shared->armed, 1);
+	return atomic_load(&shared->tail) == atomic_load_explicit(&shared->head, RELAXED);
+}
+
+uint64_t lane_bells_due(const struct lane *lane)
+{
+	struct lane_shared *shared = lane->shared;
+
+	if (!atomic_load_explicit(&shared->from_ring, RELAXED))
+		return atomic_load_explicit(&shared->bells_skip, RELAXED);
+	return atomic_load(&shared->bells) - atomic_load_explicit(&shared->bells_seen, RELAXED);
+}
+
+void lane_saw_bells(struct lane *lane, uint64_t bells)
+{
+	struct lane_shared *shared = lane->shared;
+	uint64_t skip = atomic_load_explicit(&shared->bells_skip, RELAXED);
+
+	atomic_store_explicit(&shared->bells_seen, atomic_load_explicit(&shared->bells_seen, RELAXED) + bells, RELAXED);
+	if (skip)
+		atomic_store_explicit(&shared->bells_skip, skip > bells ? skip - bells : 0, RELAXED);
+}
+
+void lane_received_raw(struct lane *lane, size_t bytes)
+{
+	atomic_store(&lane->shared->received, atomic_load_explicit(&lane->shared->received, RELAXED) + bytes);
+}
+
+ssize_t lane_sort_raw(struct lane *lane, size_t bytes)
+{
+	struct lane_shared *shared = lane->shared;
+	uint64_t head = atomic_load_explicit(&shared->head, RELAXED);
+	uint64_t tail = atomic_load_explicit(&shared->tail, memory_order_acquire);
+
+	/*
+	 * A TAKEOVER in the ring was put there when every raw byte had been received, and the lane stays on the ring until it
+	 * is met: all of these are doorbells. Without one, none is.
+	 */
+	if (head == tail) {
+		lane_received_raw(lane, bytes);
+		return (ssize_t)bytes;
+	}
+	if (bytes > atomic_load(&shared->bells) - atomic_load_explicit(&shared->bells_seen, RELAXED))
+		return -EPROTO;
+	lane_saw_bells(lane, bytes);
+	return 0;
+}

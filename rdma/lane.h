@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A lane: one direction of a connection, as a ring that both ends map, beside the TCP stream that it came from. A single
+ * producer, a single consumer; 64-bit positions that never wrap in practice; a ring of a power of two, mapped twice in a row
+ * so that no record is ever cut in two.
+ *
+ * A lane starts on TCP. TAKEOVER moves it to the ring, SWITCH back; both are records in the ring, and both ends count the
+ * bytes of the stream, so that at every position it is clear where the next byte comes from. When the ring is full, the lane
+ * goes back to TCP: the kernel's buffers, its EAGAIN, its EPOLLOUT and its blocking are then the program's as ever, and no
+ * wait exists that TCP would not have had. tests/model/lane.pml is this protocol as a model; its rules:
+ *  - TAKEOVER only when the consumer has received every raw byte, SWITCH only when it has met the TAKEOVER;
+ *  - the consumer arms, looks again, and sleeps; the producer publishes, and then asks whether it must ring;
+ *  - while a lane is on the ring its TCP stream carries doorbells alone, one byte each; a SWITCH tells how many were sent.
+ *
+ * Everything in shared memory may have been written by a hostile peer: indices are read once and checked, lengths are cut to
+ * what the ring can hold, and the mapping is larger than any record; nonsense is -EPROTO and ends the connection.
+ *
+ * Names after the Sockets Direct Protocol (RFC-less; Infiniband Architecture 1.2, annex A4) and Balaji et al. 2006.
+ */
+#ifndef ZC_RDMA_LANE_H
+#define ZC_RDMA_LANE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#define LANE_LINE 64
+#define LANE_RING_MIN 4096u
+#define LANE_RING_MAX (8u << 20)
+#define LANE_CHUNK 65536u /* published at one time, so that both ends copy at once */
+
+/* The share of a lane in the segment; each line is written by one end only. Zeroes are a lane on TCP. */
+struct lane_shared {
+	/* producer */
+	_Alignas(LANE_LINE) _Atomic uint64_t tail;	/* ring position behind the last record */
+	_Atomic uint64_t sent;		/* stream position */
+	_Atomic uint64_t bells;		/* doorbells rung */
+	_Atomic uint32_t takeovers;
+	_Atomic uint32_t on_ring;
+	/* consumer */
+	_Alignas(LANE_LINE) _Atomic uint64_t head;	/* ring position of the next record */
+	_Atomic uint64_t received;	/* stream position */
+	_Atomic uint64_t bells_seen;
+	_Atomic uint64_t bells_skip;	/* of those, still to be taken from the stream before raw bytes */
+	_Atomic uint32_t met;		/* TAKEOVERs */
+	_Atomic uint32_t from_ring;	/* the next byte is in the ring */
+	_Atomic uint32_t taken;		/* bytes of the record at `head` that are consumed */
+	/* both: set by the consumer before it sleeps, cleared by the producer that rings */
+	_Alignas(LANE_LINE) _Atomic uint32_t armed;
+};
+
+/* One end's view. Ownership: the memory is the channel's; a lane holds pointers into it. */
+struct lane {
+	struct lane_shared *shared;
+	uint8_t *ring;		/* mapped twice in a row */
+	uint32_t bytes;		/* of the ring once; power of two */
+};
+
+enum lane_answer {
+	LANE_DATA,	/* bytes were taken */
+	LANE_EMPTY,	/* on the ring, nothing there */
+	LANE_RAW,	/* the next bytes are in the TCP stream, behind lane_bells_due() doorbells */
+};
+
+/* Maps a ring of `bytes` (power of two, LANE_RING_MIN to LANE_RING_MAX) at `offset` of a descriptor, twice. Returns 0 or -errno. */
+int lane_map(struct lane *lane, struct lane_shared *shared, int fd, off_t offset, uint32_t bytes);
+void lane_unmap(struct lane *lane);
+
+/* Producer -------------------------------------------------------------------------------------------------------- */
+
+/* Moves the lane to the ring if the rules allow it now. Returns whether it is on the ring. */
+bool lane_take_over(struct lane *lane);
+
+/* Moves the lane back to TCP if the rules allow it now. Returns whether it is on TCP. */
+bool lane_switch(struct lane *lane);
+
+/* Puts as many bytes as fit, from the ones after the first `skip`. On the ring only. Returns bytes put, or -EPROTO. */
+ssize_t lane_put(struct lane *lane, const struct iovec *iov, int count, size_t skip);
+
+/* Counts raw bytes that the kernel took. On TCP only. */
+void lane_sent_raw(struct lane *lane, size_t bytes);
+
+/*
+ * Returns whether the consumer must be woken: then one byte goes into the TCP stream, without waiting, and
+ * lane_rang() tells whether the kernel took it (if its buffer is full, what is in there wakes as well).
+ */
+bool lane_must_ring(struct lane *lane);
+void lane_rang(struct lane *lane, bool taken);
+
+/* Returns bytes in the ring that the consumer has not taken, records' heads included; -EPROTO for nonsense. */
+ssize_t lane_backlog(const struct lane *lane);
+
+/* Consumer -------------------------------------------------------------------------------------------------------- */
+
+/*
+ * Takes bytes, up to what iov holds; with `peek` they stay. *got counts them. Returns a lane_answer, or -EPROTO.
+ */
+int lane_get(struct lane *lane, const struct iovec *iov, int count, bool peek, size_t *got);
+
+/* Says that the consumer is about to sleep or to tell its program that there is nothing. Returns false: look again. */
+bool lane_arm(struct lane *lane);
+
+/* How many doorbells are in the TCP stream in front of everything else. */
+uint64_t lane_bells_due(const struct lane *lane);
+
+/* `bytes` doorbells were taken from the TCP stream. */
+void lane_saw_bells(struct lane *lane, uint64_t bells);
+
+/* Counts raw bytes that were received. */
+void lane_received_raw(struct lane *lane, size_t bytes);
+
+/*
+ * A plain receive that began on TCP has returned `bytes`: the lane may have moved meanwhile, then they are doorbells.
+ * Returns how many are raw data (all or none), or -EPROTO.
+ */
+ssize_t lane_sort_raw(struct lane *lane, size_t bytes);
+
+#endif

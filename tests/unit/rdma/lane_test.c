@@ -1,0 +1,467 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The lane: seeded schedules of both ends over a TCP stream that is a small queue, two threads over a real socket, and
+ * hostile contents. ZC_TEST_SEED repeats a schedule; a failure prints its seed.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "rdma/lane.h"
+
+#define BELL 0xbe
+#define RING 4096u
+#define STREAM 60000u /* bytes of one schedule */
+#define SCHEDULES 400
+
+static struct lane lane;
+static int memory = -1;
+
+static int make_lane(void **state)
+{
+	long page = sysconf(_SC_PAGESIZE);
+	void *shared;
+
+	memory = memfd_create("lane", MFD_CLOEXEC);
+	if (memory < 0 || ftruncate(memory, page + RING))
+		return -1;
+	shared = mmap(NULL, (size_t)page, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+	return shared == MAP_FAILED ? -1 : lane_map(&lane, shared, memory, page, RING);
+}
+
+static int drop_lane(void **state)
+{
+	munmap(lane.shared, (size_t)sysconf(_SC_PAGESIZE));
+	lane_unmap(&lane);
+	close(memory);
+	return 0;
+}
+
+/* What belongs at a position of the stream: never a repeating pattern of a power of two. */
+static uint8_t byte_at(uint64_t position)
+{
+	return (uint8_t)((position * 0x9e3779b97f4a7c15ull) >> 56);
+}
+
+static void fill(uint8_t *to, uint64_t position, size_t bytes)
+{
+	for (size_t i = 0; i < bytes; i++)
+		to[i] = byte_at(position + i);
+}
+
+static bool right(const uint8_t *got, uint64_t position, size_t bytes)
+{
+	for (size_t i = 0; i < bytes; i++) {
+		if (got[i] != byte_at(position + i))
+			return false;
+	}
+	return true;
+}
+
+/* A seeded schedule ------------------------------------------------------------------------------------------------ */
+
+struct schedule {
+	uint64_t first, seed;
+	uint8_t tcp[512];
+	size_t tcp_used;
+	uint64_t sent, got;
+	bool asleep;		/* the consumer sleeps until the stream has something */
+	unsigned int moves, rings;
+};
+
+static uint64_t next_random(struct schedule *s)
+{
+	s->seed ^= s->seed << 13;
+	s->seed ^= s->seed >> 7;
+	s->seed ^= s->seed << 17;
+	return s->seed;
+}
+
+static size_t below(struct schedule *s, size_t limit)
+{
+	return (size_t)(next_random(s) >> 20) % limit;
+}
+
+static void check_at(const struct schedule *s, bool holds, const char *what, int line)
+{
+	if (holds)
+		return;
+	print_error("line %d: %s: seed %lu, at %lu of %lu bytes sent\n", line, what, s->first, s->got, s->sent);
+	fail();
+}
+#define check(s, condition) check_at((s), (condition), #condition, __LINE__)
+
+static size_t tcp_put(struct schedule *s, const uint8_t *from, size_t bytes)
+{
+	size_t free = sizeof(s->tcp) - s->tcp_used;
+
+	bytes = bytes < free ? bytes : free;
+	memcpy(s->tcp + s->tcp_used, from, bytes);
+	s->tcp_used += bytes;
+	return bytes;
+}
+
+static size_t tcp_get(struct schedule *s, uint8_t *to, size_t bytes)
+{
+	bytes = bytes < s->tcp_used ? bytes : s->tcp_used;
+	memcpy(to, s->tcp, bytes);
+	memmove(s->tcp, s->tcp + bytes, s->tcp_used - bytes);
+	s->tcp_used -= bytes;
+	return bytes;
+}
+
+static void ring_if_needed(struct schedule *s)
+{
+	static const uint8_t bell = BELL;
+
+	if (lane_must_ring(&lane)) {
+		lane_rang(&lane, tcp_put(s, &bell, 1) == 1);
+		s->rings++;
+	}
+}
+
+static bool on_ring(void)
+{
+	return atomic_load(&lane.shared->on_ring);
+}
+
+static void produce(struct schedule *s)
+{
+	uint8_t data[3000];
+	size_t bytes = 1 + below(s, below(s, 4) ? 200 : sizeof(data));
+	ssize_t put;
+
+	if (s->sent + bytes > STREAM)
+		bytes = STREAM - s->sent;
+	if (!below(s, 5) && (on_ring() ? lane_switch(&lane) : lane_take_over(&lane))) {
+		s->moves++;
+		if (on_ring())
+			ring_if_needed(s);
+	}
+	fill(data, s->sent, bytes);
+	if (!on_ring()) {
+		put = (ssize_t)tcp_put(s, data, bytes);
+		lane_sent_raw(&lane, (size_t)put);
+	} else {
+		struct iovec iov[2] = { { data, bytes / 2 }, { data + bytes / 2, bytes - bytes / 2 } };
+		size_t skip = below(s, bytes);
+
+		/* In two calls, as a caller does whose first was cut short. */
+		iov[0].iov_len = iov[0].iov_len ? iov[0].iov_len : 0;
+		put = lane_put(&lane, &(struct iovec){ data, skip }, 1, 0);
+		check(s, put >= 0);
+		if (put == (ssize_t)skip) {
+			ssize_t more = lane_put(&lane, iov, 2, skip);
+
+			check(s, more >= 0);
+			put += more;
+		}
+		if (put)
+			ring_if_needed(s);
+	}
+	s->sent += (uint64_t)put;
+}
+
+static void take(struct schedule *s, const uint8_t *data, size_t bytes)
+{
+	check(s, right(data, s->got, bytes));
+	s->got += bytes;
+}
+
+/* What the kernel has for a consumer that is awake: doorbells, or raw bytes. Returns whether there was something. */
+static bool consume_tcp(struct schedule *s, bool raw)
+{
+	uint8_t data[700];
+	uint64_t bells = lane_bells_due(&lane);
+	size_t limit = bells ? (size_t)(bells < sizeof(data) ? bells : sizeof(data)) : 1 + below(s, sizeof(data));
+	size_t got;
+	ssize_t sorted;
+
+	if (!raw && !bells)
+		return false;
+	got = tcp_get(s, data, limit);
+	if (bells) {
+		for (size_t i = 0; i < got; i++)
+			check(s, data[i] == BELL);
+		lane_saw_bells(&lane, got);
+		return got > 0;
+	}
+	sorted = got ? lane_sort_raw(&lane, got) : 0;
+	check(s, sorted >= 0);
+	take(s, data, (size_t)sorted);
+	return got > 0;
+}
+
+static void consume(struct schedule *s)
+{
+	uint8_t data[5000];
+	struct iovec iov = { data, 1 + below(s, sizeof(data)) };
+	bool peek = !below(s, 6);
+	size_t got;
+	int rc;
+
+	if (s->asleep && !s->tcp_used)
+		return;
+	s->asleep = false;
+	rc = lane_get(&lane, &iov, 1, peek, &got);
+	check(s, rc >= 0);
+	if (rc == LANE_DATA) {
+		if (peek)
+			check(s, right(data, s->got, got));
+		else
+			take(s, data, got);
+		return;
+	}
+	if (consume_tcp(s, rc == LANE_RAW))
+		return;
+	s->asleep = lane_arm(&lane);
+}
+
+static void run_schedule(uint64_t seed)
+{
+	struct schedule s = { .first = seed, .seed = seed * 0x9e3779b97f4a7c15ull + 1 };
+	unsigned int idle = 0;
+
+	while (s.got < STREAM) {
+		uint64_t before = s.got + s.sent;
+		size_t favour = below(&s, 16);
+
+		for (size_t i = below(&s, 8); i; i--) {
+			if (s.sent < STREAM && below(&s, 16) < favour)
+				produce(&s);
+			else
+				consume(&s);
+		}
+		/* A lost wake-up shows as a consumer that sleeps for good while the producer has nothing more to do. */
+		idle = before == s.got + s.sent ? idle + 1 : 0;
+		check(&s, idle <= 5000);
+	}
+	check(&s, s.moves > 2);
+}
+
+static void every_schedule_delivers_every_byte(void **state)
+{
+	const char *given = getenv("ZC_TEST_SEED");
+	uint64_t first = given ? strtoull(given, NULL, 0) : 1;
+
+	for (uint64_t seed = first; seed < first + (given ? 1 : SCHEDULES); seed++) {
+		if (seed != first) {
+			drop_lane(state);
+			assert_int_equal(make_lane(state), 0);
+		}
+		run_schedule(seed);
+	}
+}
+
+/* Two threads over a socket ---------------------------------------------------------------------------------------- */
+
+#define THREAD_STREAM (64u << 20)
+
+static int ends[2];
+
+static void wait_for(int fd, short events)
+{
+	struct pollfd wait = { .fd = fd, .events = events };
+
+	while (poll(&wait, 1, -1) < 0 && errno == EINTR)
+		;
+}
+
+static void thread_rings(void)
+{
+	uint8_t bell = BELL;
+
+	if (lane_must_ring(&lane))
+		lane_rang(&lane, send(ends[0], &bell, 1, MSG_DONTWAIT) == 1);
+}
+
+/* Sends as a preloaded program would: the ring while it has room, then TCP until the consumer has caught up. */
+static void *thread_produces(void *unused)
+{
+	static uint8_t data[300000];
+	struct schedule s = { .seed = 42 };
+	uint64_t sent = 0;
+
+	while (sent < THREAD_STREAM) {
+		size_t bytes = 1 + below(&s, below(&s, 8) ? 2000 : sizeof(data));
+		ssize_t put = 0;
+
+		bytes = bytes < THREAD_STREAM - sent ? bytes : THREAD_STREAM - sent;
+		fill(data, sent, bytes);
+		if (lane_take_over(&lane)) {
+			put = lane_put(&lane, &(struct iovec){ data, bytes }, 1, 0);
+			thread_rings();
+			if (put < 0 || (!put && !lane_switch(&lane))) {
+				sched_yield();
+				continue;
+			}
+		}
+		if (!on_ring() && !put) {
+			put = send(ends[0], data, bytes, 0);
+			lane_sent_raw(&lane, (size_t)put);
+		}
+		sent += (uint64_t)put;
+	}
+	shutdown(ends[0], SHUT_WR);
+	return unused;
+}
+
+static void threads_deliver_every_byte(void **state)
+{
+	static uint8_t data[100000];
+	pthread_t producer;
+	uint64_t at = 0;
+	bool ended = false;
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+	assert_int_equal(pthread_create(&producer, NULL, thread_produces, NULL), 0);
+	while (!ended || lane_backlog(&lane) > 0) {
+		size_t got;
+		int rc = lane_get(&lane, &(struct iovec){ data, sizeof(data) }, 1, false, &got);
+		uint64_t bells = lane_bells_due(&lane);
+		ssize_t raw;
+
+		assert_true(rc >= 0);
+		if (rc == LANE_DATA) {
+			assert_true(right(data, at, got));
+			at += got;
+			continue;
+		}
+		if (!lane_arm(&lane))
+			continue;
+		wait_for(ends[1], POLLIN);
+		if (rc == LANE_EMPTY && !bells)
+			bells = lane_bells_due(&lane);
+		if (rc == LANE_EMPTY && !bells) { /* the end, or raw bytes behind a SWITCH */
+			ended = recv(ends[1], data, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+			continue;
+		}
+		raw = recv(ends[1], data, bells && bells < sizeof(data) ? bells : sizeof(data), MSG_DONTWAIT);
+		ended = raw == 0;
+		if (raw <= 0)
+			continue;
+		if (bells) {
+			lane_saw_bells(&lane, (uint64_t)raw);
+			continue;
+		}
+		raw = lane_sort_raw(&lane, (size_t)raw);
+		assert_true(raw >= 0);
+		assert_true(right(data, at, (size_t)raw));
+		at += (uint64_t)raw;
+	}
+	pthread_join(producer, NULL);
+	assert_int_equal(at, THREAD_STREAM);
+	close(ends[0]);
+	close(ends[1]);
+}
+
+/* Rules and hostile contents --------------------------------------------------------------------------------------- */
+
+static void takes_over_only_when_all_raw_bytes_are_received(void **state)
+{
+	lane_sent_raw(&lane, 10);
+	assert_false(lane_take_over(&lane));
+	lane_received_raw(&lane, 9);
+	assert_false(lane_take_over(&lane));
+	lane_received_raw(&lane, 1);
+	assert_true(lane_take_over(&lane));
+}
+
+static void switches_only_when_the_takeover_is_met(void **state)
+{
+	uint8_t data[8];
+	size_t got;
+
+	assert_true(lane_take_over(&lane));
+	assert_false(lane_switch(&lane));
+	assert_int_equal(lane_get(&lane, &(struct iovec){ data, 8 }, 1, false, &got), LANE_EMPTY);
+	assert_true(lane_switch(&lane));
+}
+
+static void a_full_ring_still_has_room_for_the_switch(void **state)
+{
+	static uint8_t data[2 * RING];
+	size_t got;
+
+	assert_true(lane_take_over(&lane));
+	assert_int_equal(lane_get(&lane, &(struct iovec){ data, 1 }, 1, false, &got), LANE_EMPTY);
+	assert_true(lane_put(&lane, &(struct iovec){ data, sizeof(data) }, 1, 0) > (ssize_t)RING / 2);
+	assert_int_equal(lane_put(&lane, &(struct iovec){ data, 1 }, 1, 0), 0);
+	assert_true(lane_switch(&lane));
+}
+
+static void nonsense_is_refused(void **state)
+{
+	uint8_t data[64];
+	struct iovec iov = { data, sizeof(data) };
+	struct lane_shared before;
+	uint32_t *record = (uint32_t *)lane.ring;
+	size_t got;
+
+	/* Positions that can't be. */
+	atomic_store(&lane.shared->tail, RING + 8);
+	assert_int_equal(lane_get(&lane, &iov, 1, false, &got), -EPROTO);
+	atomic_store(&lane.shared->tail, 12);
+	assert_int_equal(lane_get(&lane, &iov, 1, false, &got), -EPROTO);
+	atomic_store(&lane.shared->tail, 0);
+	atomic_store(&lane.shared->head, 8);
+	assert_int_equal(lane_backlog(&lane), -EPROTO);
+	assert_int_equal(lane_put(&lane, &iov, 1, 0), -EPROTO);
+	atomic_store(&lane.shared->head, 0);
+	/* Records that can't be: unknown, data before a TAKEOVER, longer than what is published, a second TAKEOVER. */
+	before = *lane.shared;
+	atomic_store(&lane.shared->tail, 16);
+	record[0] = 77;
+	assert_int_equal(lane_get(&lane, &iov, 1, false, &got), -EPROTO);
+	record[0] = 1;
+	record[1] = 8;
+	assert_int_equal(lane_get(&lane, &iov, 1, false, &got), -EPROTO);
+	*lane.shared = before;
+	assert_true(lane_take_over(&lane));
+	atomic_store(&lane.shared->tail, 24);
+	record[2] = 1;
+	record[3] = 0xffffffff;
+	assert_int_equal(lane_get(&lane, &iov, 1, false, &got), -EPROTO);
+	record[2] = 2;
+	assert_int_equal(lane_get(&lane, &iov, 1, false, &got), -EPROTO);
+}
+
+static void sizes_out_of_range_are_refused(void **state)
+{
+	struct lane other;
+
+	assert_int_equal(lane_map(&other, lane.shared, memory, 0, 0), -EINVAL);
+	assert_int_equal(lane_map(&other, lane.shared, memory, 0, 4095), -EINVAL);
+	assert_int_equal(lane_map(&other, lane.shared, memory, 0, 6000), -EINVAL);
+	assert_int_equal(lane_map(&other, lane.shared, memory, 0, 2 * LANE_RING_MAX), -EINVAL);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, make_lane, drop_lane)
+	const struct CMUnitTest tests[] = {
+		TEST(every_schedule_delivers_every_byte),
+		TEST(threads_deliver_every_byte),
+		TEST(takes_over_only_when_all_raw_bytes_are_received),
+		TEST(switches_only_when_the_takeover_is_met),
+		TEST(a_full_ring_still_has_room_for_the_switch),
+		TEST(nonsense_is_refused),
+		TEST(sizes_out_of_range_are_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
