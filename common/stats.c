@@ -37,6 +37,7 @@ const struct stat_row stat_reason_rows[REASON_COUNT] = {
 struct stats_segment *stats;
 static _Atomic int stats_fd = -1;
 
+#define PUBLISH_YIELDS 10000
 enum { PRIVATE, PUBLISHING, PUBLISHED };
 static _Atomic int stats_public = PRIVATE;
 
@@ -108,13 +109,22 @@ static long open_segment(int pid)
 	return fd;
 }
 
-/* Copies what was counted privately so far into the new segment. */
+static void copy_words(void *to, const void *from, size_t bytes)
+{
+	_Atomic uint64_t *into = to;
+	const _Atomic uint64_t *out = from;
+
+	for (size_t i = 0; i < bytes / sizeof(*into); i++)
+		atomic_store_explicit(&into[i], atomic_load_explicit(&out[i], memory_order_relaxed), memory_order_relaxed);
+}
+
+/* Copies what was counted privately so far into the new segment, word by word: other threads go on counting. */
 static void carry_over(struct stats_segment *to, const struct stats_segment *from)
 {
 	uint32_t used = atomic_load(&from->slots_used);
 
-	memcpy((void *)to->process, (const void *)from->process, sizeof(to->process));
-	memcpy((void *)to->slot, (const void *)from->slot, (used ? used : 1) * sizeof(to->slot[0]));
+	copy_words(to->process, from->process, sizeof(to->process));
+	copy_words(to->slot, from->slot, (used ? used : 1) * sizeof(to->slot[0]));
 	atomic_store(&to->slots_used, used);
 }
 
@@ -125,9 +135,15 @@ void stats_publish(void)
 	struct stats_segment *segment;
 	long fd;
 
-	if (atomic_load_explicit(&stats_public, memory_order_relaxed) != PRIVATE ||
-	    !atomic_compare_exchange_strong(&stats_public, &expected, PUBLISHING))
+	if (atomic_load_explicit(&stats_public, memory_order_acquire) == PUBLISHED)
 		return;
+	if (!atomic_compare_exchange_strong(&stats_public, &expected, PUBLISHING)) {
+		/* A few system calls of another thread: a slot opened meanwhile would be lost. Not for ever: it may be this one,
+		 * interrupted by a signal. */
+		for (int i = 0; i < PUBLISH_YIELDS && atomic_load(&stats_public) == PUBLISHING; i++)
+			sys_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+		return;
+	}
 	fd = open_segment(pid);
 	if (fd < 0 || sys_call(SYS_ftruncate, fd, sizeof(*segment), 0, 0, 0, 0) < 0)
 		goto close_fd;

@@ -100,7 +100,7 @@ extern struct stats_segment *stats;	/* never NULL after stats_start(); private m
 /* Reserves private memory for the counters (address space; nothing is touched). Returns 0 or -ENOMEM. */
 int stats_start(void);
 
-/* Makes the segment visible to readers, once; cheap when done. Threads: any; the second one goes on without waiting. */
+/* Makes the segment visible to readers, once; cheap when done. Threads: any; a second one waits for the first. */
 void stats_publish(void);
 
 /* In the child of a fork: counting goes on privately from zero, published anew by the next stats_publish(). */
