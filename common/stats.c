@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -268,26 +269,86 @@ int stats_descriptor(void)
 	return atomic_load_explicit(&stats_fd, memory_order_relaxed);
 }
 
-int stats_map(int fd, const struct stats_segment **out)
+/* Says whether a segment with this header, in a file of `bytes`, is one that this build can read. */
+static int check(const struct stats_segment *header, off_t bytes)
 {
-	struct stats_segment *segment;
+	if (atomic_load(&header->magic) != STATS_MAGIC)
+		return -EPROTO;
+	if (header->layout != stats_layout() || header->bytes != sizeof(*header))
+		return -EPROTONOSUPPORT;
+	return bytes == sizeof(*header) && atomic_load(&header->slots_used) <= STATS_SLOTS ? 0 : -EPROTO;
+}
+
+/* Returns the size of what can be a segment, or -errno. */
+static off_t size_of(int fd)
+{
 	struct stat info;
-	int rc;
 
 	if (fstat(fd, &info) < 0)
 		return -errno;
-	if (info.st_size < (off_t)offsetof(struct stats_segment, slot))
-		return -EPROTO;
-	segment = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
+	return S_ISREG(info.st_mode) && info.st_size >= (off_t)offsetof(struct stats_segment, slot) ? info.st_size : -EPROTO;
+}
+
+int stats_map(int fd, const struct stats_segment **out)
+{
+	off_t bytes = size_of(fd);
+	struct stats_segment *segment;
+	int rc;
+
+	if (bytes < 0)
+		return (int)bytes;
+	segment = mmap(NULL, (size_t)bytes, PROT_READ, MAP_SHARED, fd, 0);
 	if (segment == MAP_FAILED)
 		return -errno;
-	rc = atomic_load(&segment->magic) != STATS_MAGIC ? -EPROTO :
-	     segment->layout != stats_layout() || segment->bytes != sizeof(*segment) ? -EPROTONOSUPPORT :
-	     (size_t)info.st_size != sizeof(*segment) ? -EPROTO : 0;
+	rc = check(segment, bytes);
 	if (rc)
-		munmap(segment, (size_t)info.st_size);
+		munmap(segment, (size_t)bytes);
 	else
 		*out = segment;
+	return rc;
+}
+
+/* Returns 0 with all of the bytes, -EPROTO where the file ends early, or -errno. */
+static int read_all(int fd, void *out, size_t bytes, off_t offset)
+{
+	while (bytes) {
+		ssize_t got = pread(fd, out, bytes, offset);
+
+		if (got <= 0)
+			return got ? -errno : -EPROTO;
+		out = (char *)out + got;
+		offset += got;
+		bytes -= (size_t)got;
+	}
+	return 0;
+}
+
+int stats_read(int fd, const struct stats_segment **out)
+{
+	const size_t header = offsetof(struct stats_segment, slot);
+	off_t bytes = size_of(fd);
+	struct stats_segment *copy;
+	uint32_t used;
+	int rc;
+
+	if (bytes < 0)
+		return (int)bytes;
+	copy = mmap(NULL, sizeof(*copy), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (copy == MAP_FAILED)
+		return -ENOMEM;
+	rc = read_all(fd, copy, header, 0);
+	if (!rc)
+		rc = check(copy, bytes);
+	if (rc)
+		goto unmap;
+	used = atomic_load(&copy->slots_used);
+	rc = read_all(fd, copy->slot, (used ? used : 1) * sizeof(copy->slot[0]), (off_t)header);
+	if (rc)
+		goto unmap;
+	*out = copy;
+	return 0;
+unmap:
+	munmap(copy, sizeof(*copy));
 	return rc;
 }
 

@@ -159,6 +159,12 @@ static inline void stats_latency(uint32_t slot, enum zc_path path, uint64_t ns)
  * another version) or another -errno. Ownership: the caller unmaps with stats_unmap().
  */
 int stats_map(int fd, const struct stats_segment **out);
+
+/*
+ * As stats_map(), but takes a copy of the slots in use: it neither changes nor can be cut short (SIGBUS) while it is looked
+ * at. For segments of processes that are not trusted.
+ */
+int stats_read(int fd, const struct stats_segment **out);
 void stats_unmap(const struct stats_segment *segment);
 
 #endif

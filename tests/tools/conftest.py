@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: MIT
+"""What the tests of the commands share: where the build is, and how a command of it is run."""
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+BUILD = pathlib.Path(os.environ.get("ZC_BUILD", pathlib.Path(__file__).parents[2] / "build" / "dev"))
+
+
+def clean_environment(**more):
+    """The environment without the settings of whoever runs the tests."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ZC_")}
+    kept.pop("LD_PRELOAD", None)
+    # Leaks of programs that run under a sanitized library (Python, the shell) are none of ours.
+    kept["ASAN_OPTIONS"] = "detect_leaks=0"
+    return kept | more
+
+
+@pytest.fixture(scope="session")
+def build():
+    """The build directory whose programs are tested (ZC_BUILD; build/dev by default)."""
+    return BUILD
+
+
+@pytest.fixture(scope="session")
+def zc():
+    """Runs zc with arguments; keywords that start with ZC_ or LD_ become its environment."""
+
+    def run(*arguments, **keywords):
+        names = [name for name in keywords if name.isupper()]
+        environment = clean_environment(**{name: keywords.pop(name) for name in names})
+        keywords.setdefault("timeout", 60)
+        keywords.setdefault("env", environment)
+        keywords.setdefault("stdin", subprocess.DEVNULL)
+        return subprocess.run(
+            [BUILD / "apps/zc/zc", *map(str, arguments)], capture_output=True, text=True, check=False, **keywords
+        )
+
+    return run
