@@ -119,6 +119,19 @@ static enum stat_reason decide_gather(struct conn *conn, size_t bytes, int count
 	return sg_decide(conn, bytes, *now);
 }
 
+/* The decision looks at what notices have taught, so under the lock. */
+static enum stat_reason decide_large(struct conn *conn, int fd, size_t bytes)
+{
+	enum stat_reason why;
+	struct lock_hold hold;
+
+	if (!conn_enter(conn, fd, &hold))
+		return REASON_DETACHED;
+	why = zerocopy_decide(conn, bytes);
+	conn_leave(conn, &hold);
+	return why;
+}
+
 static ssize_t send_large(struct conn *conn, int fd, const struct iovec *iov, int count, int flags)
 {
 	ssize_t rc = send_before_kernel(conn, fd, flags, REASON_NONE);
@@ -146,7 +159,7 @@ ssize_t send_by_path(struct conn *conn, int fd, const struct iovec *iov, int cou
 	else if (!conn_take_token(conn))
 		why = REASON_SHARED;
 	else if (bytes >= settings.zerocopy_min && conn->policy != PATH_SG)
-		why = zerocopy_decide(conn, bytes);
+		why = decide_large(conn, fd, bytes);
 	else
 		why = decide_gather(conn, bytes, count, &now);
 	if (why == REASON_NONE && !atomic_load_explicit(&conn->sg.error, memory_order_relaxed)) {

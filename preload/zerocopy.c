@@ -312,11 +312,21 @@ static uint64_t thread_cpu(void)
 	return (uint64_t)now.tv_sec * NS_PER_SEC + (uint64_t)now.tv_nsec;
 }
 
-static void average(uint32_t *samples, uint64_t *cost, uint64_t value)
+/* Books what a large send of `bytes` has cost, by either way. */
+static void learn_cost(struct conn *conn, bool own, uint64_t ns, size_t bytes)
 {
+	struct zerocopy *zc = &conn->zerocopy;
+	uint32_t *samples = own ? &zc->own_samples : &zc->copy_samples;
+	uint64_t *cost = own ? &zc->own_cost : &zc->copy_cost;
+	uint64_t value = ns * 1024 / bytes;
+	struct lock_hold hold;
+
+	if (!lock_take(&conn->lock, &hold))
+		return;
 	*cost = *samples ? (*cost * 3 + value) / 4 : value;
 	if (*samples < SAMPLES)
 		(*samples)++;
+	lock_give(&conn->lock, &hold);
 }
 
 ssize_t zerocopy_send(struct conn *conn, int fd, const struct iovec *iov, int count, int flags)
@@ -355,8 +365,7 @@ ssize_t zerocopy_send(struct conn *conn, int fd, const struct iovec *iov, int co
 	if (rc == -EAGAIN)
 		atomic_store_explicit(&conn->send_blocked, true, memory_order_relaxed);
 	if (measure && at.left < all)
-		average(&conn->zerocopy.own_samples, &conn->zerocopy.own_cost,
-			(thread_cpu() - begun + guard_cost_ns(all - at.left)) * 1024 / (all - at.left));
+		learn_cost(conn, true, thread_cpu() - begun + guard_cost_ns(all - at.left), all - at.left);
 	if (rc < 0 && rc != -EAGAIN && rc != -EINTR && at.left < all)
 		atomic_store(&conn->sg.error, (int)-rc); /* told by the next call, as the kernel would */
 	return at.left < all ? (ssize_t)(all - at.left) : rc;
@@ -364,14 +373,19 @@ ssize_t zerocopy_send(struct conn *conn, int fd, const struct iovec *iov, int co
 
 uint64_t zerocopy_copy_begins(struct conn *conn)
 {
-	return conn->policy == PATH_AUTO && !conn->zerocopy.refused && conn->zerocopy.copy_samples < SAMPLES &&
-			       conn->zerocopy.sent_bytes >= PROBE_AFTER && !choose_is_copied(conn->peer_key) ?
-		       thread_cpu() : 0;
+	struct zerocopy *zc = &conn->zerocopy;
+	struct lock_hold hold;
+	bool due;
+
+	if (conn->policy != PATH_AUTO || choose_is_copied(conn->peer_key) || !lock_take(&conn->lock, &hold))
+		return 0;
+	due = !zc->refused && zc->copy_samples < SAMPLES && zc->sent_bytes >= PROBE_AFTER;
+	lock_give(&conn->lock, &hold);
+	return due ? thread_cpu() : 0;
 }
 
 void zerocopy_copy_ends(struct conn *conn, uint64_t begun, ssize_t sent)
 {
 	if (begun && sent > 0)
-		average(&conn->zerocopy.copy_samples, &conn->zerocopy.copy_cost,
-			(thread_cpu() - begun) * 1024 / (uint64_t)sent);
+		learn_cost(conn, false, thread_cpu() - begun, (size_t)sent);
 }

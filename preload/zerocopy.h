@@ -20,7 +20,7 @@
 
 #define ZEROCOPY_RING 256 /* sends of a connection that may be outstanding; power of two */
 
-/* Decides whether a send of `bytes` goes this way. Returns REASON_NONE for yes, else why not. */
+/* Decides whether a send of `bytes` goes this way. Under the lock. Returns REASON_NONE for yes, else why not. */
 enum stat_reason zerocopy_decide(struct conn *conn, size_t bytes);
 
 /*
