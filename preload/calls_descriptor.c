@@ -11,6 +11,7 @@
 #include <sys/ioctl.h>
 
 #include "common/sys.h"
+#include "preload/guest.h"
 #include "preload/real.h"
 #include "preload/send.h"
 #include "preload/watch.h"
@@ -52,7 +53,7 @@ static unsigned int table_end(unsigned int last)
 {
 	struct rlimit limit;
 
-	if (sys_call(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, (long)&limit, 0, 0) < 0)
+	if (guest_sandboxed() || sys_call(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, (long)&limit, 0, 0) < 0)
 		return last;
 	return limit.rlim_max && last >= limit.rlim_max ? (unsigned int)limit.rlim_max - 1 : last;
 }
@@ -113,13 +114,18 @@ static bool replaces(int fd, int to)
 	return true;
 }
 
+static bool is_open(int fd)
+{
+	return guest_sandboxed() || sys_call(SYS_fcntl, fd, F_GETFD, 0, 0, 0, 0) >= 0;
+}
+
 ZC_EXPORT int dup2(int fd, int to)
 {
 	int rc;
 
 	if (!replaces(fd, to))
 		return -1;
-	if (fd != to && sys_call(SYS_fcntl, fd, F_GETFD, 0, 0, 0, 0) >= 0)
+	if (fd != to && is_open(fd))
 		closing(to);
 	rc = real.dup2(fd, to);
 	if (rc >= 0 && fd != to)
@@ -133,7 +139,7 @@ ZC_EXPORT int dup3(int fd, int to, int flags)
 
 	if (!replaces(fd, to))
 		return -1;
-	if (fd != to && !(flags & ~O_CLOEXEC) && sys_call(SYS_fcntl, fd, F_GETFD, 0, 0, 0, 0) >= 0)
+	if (fd != to && !(flags & ~O_CLOEXEC) && is_open(fd))
 		closing(to);
 	rc = real.dup3(fd, to, flags);
 	if (rc >= 0)

@@ -3,6 +3,7 @@
 #include "preload/guest.h"
 
 #include <linux/close_range.h>
+#include <linux/seccomp.h>
 #include <linux/magic.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -24,10 +25,11 @@ _Atomic bool guest_sandbox;
 _Atomic bool guest_rings;
 _Atomic bool guest_ending;
 
-/* A filter may allow nothing of what a fault on a guarded page takes: no page may be under guard behind it. */
+/* A filter may allow nothing of what a fault on a guarded page or a held byte takes: there may be none behind it. */
 static void enter_sandbox(void)
 {
 	atomic_store(&guest_sandbox, true);
+	sg_flush_all();
 	guard_settle(NULL, SIZE_MAX);
 }
 
@@ -108,6 +110,8 @@ void guest_notes_syscall(long number, const long *a)
 {
 	switch (number) {
 	case SYS_seccomp:
+		if (a[0] != SECCOMP_SET_MODE_STRICT && a[0] != SECCOMP_SET_MODE_FILTER)
+			return; /* it only asks */
 		enter_sandbox();
 		return;
 	case SYS_prctl:
