@@ -129,11 +129,14 @@ static void print_row(const char *name, const char *help, int indent)
 int command_help(const char *name)
 {
 	for (size_t i = 0; i < COMMANDS; i++) {
+		char summary[256];
 		int any = 0;
 
 		if (strcmp(commands[i].name, name))
 			continue;
-		printf("Usage: zc %s %s\n\nzc %s %s.\n\n", name, commands[i].synopsis, name, commands[i].summary);
+		printf("Usage: zc %s %s\n\n", name, commands[i].synopsis);
+		snprintf(summary, sizeof(summary), "zc %s %s.\n", name, commands[i].summary);
+		print_wrapped(summary, 0, 0);
 		print_wrapped(commands[i].description, 0, 0);
 		for (size_t k = 0; k < OPTIONS; k++) {
 			if (strcmp(options[k].command, name))

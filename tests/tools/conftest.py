@@ -2,7 +2,9 @@
 """What the tests of the commands share: where the build is, and how a command of it is run."""
 import os
 import pathlib
+import shutil
 import subprocess
+import tempfile
 
 import pytest
 
@@ -39,3 +41,23 @@ def zc():
         )
 
     return run
+
+
+@pytest.fixture(scope="module")
+def open_directory():
+    """A directory that another user can look into, as pytest's own are not."""
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o755)
+        yield pathlib.Path(directory)
+
+
+@pytest.fixture(scope="module")
+def public_zc(open_directory, build):
+    """zc and its library where another user can execute them."""
+    for part in ["apps/zc/zc", "preload/libzc.so"]:
+        (open_directory / part).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(build / part, open_directory / part)
+    (open_directory / "apps").chmod(0o755)
+    (open_directory / "apps/zc").chmod(0o755)
+    (open_directory / "preload").chmod(0o755)
+    return open_directory / "apps/zc/zc"

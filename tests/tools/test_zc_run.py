@@ -1,26 +1,16 @@
 # SPDX-License-Identifier: MIT
 """zc run: what it checks, what it refuses, and that what it starts is really under libzc.so."""
 import os
-import pathlib
 import shutil
 import struct
 import subprocess
 import sys
-import tempfile
 
 import pytest
 
 CC = os.environ.get("ZC_CC", "cc")
 IS_ROOT = os.geteuid() == 0
 NOBODY = 65534
-
-
-@pytest.fixture(scope="module")
-def open_directory():
-    """A directory that another user can look into, as pytest's own are not."""
-    with tempfile.TemporaryDirectory() as directory:
-        os.chmod(directory, 0o755)
-        yield pathlib.Path(directory)
 
 
 def compile_c(directory, name, source, *options):
@@ -294,18 +284,6 @@ def test_endless_scripts_end(zc, tmp_path):
     loop = tmp_path / "loop"
     script(tmp_path, "loop", f"#!{loop}\n")
     assert zc("run", loop).returncode == 126
-
-
-@pytest.fixture(scope="module")
-def public_zc(open_directory, build):
-    """zc and its library where another user can execute them."""
-    for part in ["apps/zc/zc", "preload/libzc.so"]:
-        (open_directory / part).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(build / part, open_directory / part)
-    (open_directory / "apps").chmod(0o755)
-    (open_directory / "apps/zc").chmod(0o755)
-    (open_directory / "preload").chmod(0o755)
-    return open_directory / "apps/zc/zc"
 
 
 def as_nobody(public_zc, *arguments):

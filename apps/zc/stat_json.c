@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: MIT */
+/* zc stat for programs: every counter, under the names of stats.def. */
+#include <stdint.h>
+
+#include "apps/zc/stat_view.h"
+#include "common/clock.h"
+
+/* Beyond what JSON's readers take for an integer a counter is wrong anyhow; it stays a number, and positive. */
+static json_t *number(uint64_t value)
+{
+	return value <= INT64_MAX ? json_integer((json_int_t)value) : json_real((double)value);
+}
+
+static json_t *counters(const struct stat_row *rows, const uint64_t *values, int count)
+{
+	json_t *object = json_object();
+
+	for (int i = 0; i < count; i++)
+		json_object_set_new(object, rows[i].name, number(values[i]));
+	return object;
+}
+
+static json_t *latency_json(const struct view_path *path)
+{
+	uint64_t samples = view_samples(path);
+	json_t *buckets = json_array(), *object = json_object();
+
+	for (int i = 0; i < STATS_LATENCY_BUCKETS; i++)
+		if (path->latency[i])
+			json_array_append_new(buckets, json_pack("{s:I, s:I, s:o}", "from_ns",
+								 (json_int_t)(i ? 1ull << i : 0), "below_ns",
+								 (json_int_t)(2ull << i), "sends",
+								 number(path->latency[i])));
+	json_object_set_new(object, "timed_sends", number(samples));
+	json_object_set_new(object, "p50", samples ? json_real(view_percentile(path, 50.0)) : json_null());
+	json_object_set_new(object, "p90", samples ? json_real(view_percentile(path, 90.0)) : json_null());
+	json_object_set_new(object, "p99", samples ? json_real(view_percentile(path, 99.0)) : json_null());
+	json_object_set_new(object, "p999", samples ? json_real(view_percentile(path, 99.9)) : json_null());
+	json_object_set_new(object, "buckets", buckets);
+	return object;
+}
+
+static json_t *paths_json(const struct view_conn *conn, int rates)
+{
+	json_t *object = json_object();
+
+	for (int p = 0; p < PATH_COUNT; p++) {
+		json_t *path;
+
+		if (!path_sends((enum zc_path)p))
+			continue;
+		path = counters(stat_path_rows, conn->path[p].counter, STAT_PATH_COUNT);
+		json_object_set_new(path, "latency_ns", latency_json(&conn->path[p]));
+		if (rates) {
+			json_object_set_new(path, "bytes_per_s", json_real(conn->path[p].bytes_rate));
+			json_object_set_new(path, "calls_per_s", json_real(conn->path[p].calls_rate));
+		}
+		json_object_set_new(object, path_name((enum zc_path)p), path);
+	}
+	return object;
+}
+
+/* What a connection and a sum of connections have in common. */
+static json_t *sum_json(const struct view_conn *conn, int rates)
+{
+	json_t *object = json_object();
+	char sentence[256];
+
+	json_object_set_new(object, "paths", paths_json(conn, rates));
+	json_object_set_new(object, "counters", counters(stat_conn_rows, conn->counter, STAT_CONN_COUNT));
+	json_object_set_new(object, "reasons", counters(stat_reason_rows, conn->reason, REASON_COUNT));
+	json_object_set_new(object, "explanation",
+			    view_explain(conn, sentence, sizeof(sentence)) ? json_string(sentence) : json_null());
+	if (rates)
+		json_object_set_new(object, "receive_bytes_per_s", json_real(conn->receive_rate));
+	return object;
+}
+
+static json_t *seconds_json(const struct view *view, uint64_t since)
+{
+	if (view->running != FOUND_RUNNING || view->read_ns < since)
+		return json_null();
+	return json_real((double)(view->read_ns - since) / (double)NS_PER_SEC);
+}
+
+static json_t *conn_json(const struct view *view, const struct view_conn *conn, int rates)
+{
+	json_t *object = sum_json(conn, rates);
+
+	json_object_set_new(object, "fd", json_integer(conn->fd));
+	json_object_set_new(object, "role", json_string(conn->role));
+	json_object_set_new(object, "policy", json_string(conn->policy));
+	json_object_set_new(object, "local", json_string(conn->local));
+	json_object_set_new(object, "peer", json_string(conn->peer));
+	json_object_set_new(object, "open_s", seconds_json(view, conn->opened_ns));
+	return object;
+}
+
+json_t *view_json(const struct view *view, int rates)
+{
+	json_t *object = json_object(), *open = json_array();
+
+	for (size_t i = 0; i < view->open_count; i++)
+		json_array_append_new(open, conn_json(view, &view->open[i], rates));
+	json_object_set_new(object, "pid", json_integer(view->pid));
+	json_object_set_new(object, "program", json_string(view->program));
+	json_object_set_new(object, "version", json_string(view->version));
+	json_object_set_new(object, "running",
+			    view->running == FOUND_UNKNOWN ? json_null() : json_boolean(view->running == FOUND_RUNNING));
+	json_object_set_new(object, "counted_s", seconds_json(view, view->started_ns));
+	json_object_set_new(object, "process", counters(stat_process_rows, view->process, STAT_PROCESS_COUNT));
+	json_object_set_new(object, "all", sum_json(&view->all, rates));
+	json_object_set_new(object, "closed", sum_json(&view->closed, rates));
+	json_object_set_new(object, "connections", open);
+	return object;
+}
