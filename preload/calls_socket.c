@@ -104,8 +104,11 @@ ZC_EXPORT int shutdown(int fd, int how)
 	struct conn *conn = conn_of_socket(fd);
 
 	sg_before_wait();
-	if (conn && conn_active(conn) && how != SHUT_RD)
+	if (conn && conn_active(conn) && how != SHUT_RD) {
 		sg_drain(conn, fd, true);
+		/* Sends fail from here on, and have to fail at once. */
+		atomic_store_explicit(&conn->sg.skip, UINT32_MAX, memory_order_relaxed);
+	}
 	return real.shutdown(fd, how);
 }
 

@@ -62,6 +62,14 @@ static bool has_room(struct conn *conn, int fd)
 	return atomic_load_explicit(&conn->sg.room, memory_order_relaxed) >= need;
 }
 
+/* Whether the connection is known to be over, so that the send has to fail right now. */
+static bool is_over(int fd)
+{
+	struct pollfd look = { .fd = fd };
+
+	return sys_call(SYS_poll, (long)&look, 1, 0, 0, 0, 0) > 0 && look.revents & POLLHUP;
+}
+
 static struct hold_slot *slot_get(struct conn *conn)
 {
 	static __thread uint32_t hint __attribute__((tls_model("initial-exec")));
@@ -130,7 +138,7 @@ static enum stat_reason begin(struct conn *conn, int fd, uint64_t now)
 
 	if (guest_sandboxed() || atomic_load_explicit(&guest_ending, memory_order_relaxed))
 		return REASON_SECCOMP;
-	if (!has_room(conn, fd))
+	if (!has_room(conn, fd) || is_over(fd))
 		return REASON_SG_BACKED_UP;
 	if (!flusher_ready())
 		return REASON_NO_MEMORY;

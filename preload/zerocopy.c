@@ -366,7 +366,7 @@ ssize_t zerocopy_send(struct conn *conn, int fd, const struct iovec *iov, int co
 		atomic_store_explicit(&conn->send_blocked, true, memory_order_relaxed);
 	if (measure && at.left < all)
 		learn_cost(conn, true, thread_cpu() - begun + guard_cost_ns(all - at.left), all - at.left);
-	if (rc < 0 && rc != -EAGAIN && rc != -EINTR && at.left < all)
+	if (rc < 0 && rc != -EAGAIN && rc != -EINTR && rc != -EFAULT && at.left < all)
 		atomic_store(&conn->sg.error, (int)-rc); /* told by the next call, as the kernel would */
 	return at.left < all ? (ssize_t)(all - at.left) : rc;
 }
