@@ -28,7 +28,7 @@ struct transfer {
 
 static void wait_turn(struct transfer *transfer, short events)
 {
-	const struct waiter *waiter = &waiters[transfer->turn++ % (waiter_count - 1)];
+	const struct waiter *waiter = &waiters[transfer->turn++ % WAITERS_IN_TURN];
 	int told = waiter->wait(transfer->fd, events, -1);
 
 	if (told & ~events)

@@ -11,6 +11,23 @@ enum transfer_mode { TRANSFER_BLOCKING, TRANSFER_NONBLOCKING, TRANSFER_TIMEOUTS 
 #define TRANSFER_SENDER(argument) ((argument) / 4)
 #define TRANSFER_MODE(argument) ((enum transfer_mode)((argument) % 4))
 
+enum burst_number {
+#define BURST_CALL(name) BURST_##name,
+#include "bursts.def"
+};
+enum burst_end {
+	BURST_END_EXIT,
+	BURST_END__EXIT,
+	BURST_END_QUICK_EXIT,
+	BURST_END_ABORT,
+	BURST_END_KILL,
+	BURST_END_RAISE,
+	BURST_END_PTHREAD_KILL,
+	BURST_END_EXEC,
+	BURST_END_THREAD,
+	BURST_END_EXIT_GROUP,
+};
+
 #define CASE(name, function, argument) case_function function;
 #include "cases.def"
 

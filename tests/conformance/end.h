@@ -119,6 +119,9 @@ void give_pattern(int fd, size_t bytes, unsigned int seed, uint64_t position);
 /* Receives exactly `bytes` by recv() and checks them; notes "took N". Returns what came if the stream ended before. */
 size_t take_pattern(int fd, size_t bytes, unsigned int seed, uint64_t position);
 
+/* The same without a note, for amounts that TCP leaves open. */
+void take_quietly(int fd, size_t bytes, unsigned int seed, uint64_t position);
+
 /* Receives until end of file or error, checking; notes the total and how it ended. */
 void take_to_end(int fd, unsigned int seed, uint64_t position);
 

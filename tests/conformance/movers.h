@@ -40,15 +40,26 @@ ssize_t send_by_dprintf_chk(int fd, const void *data, size_t bytes);
 int poll_chk(int fd, short events, int timeout);
 int ppoll_chk(int fd, short events, int timeout);
 
-/*
- * Ways to wait for one descriptor. Each returns the poll bits it was told, 0 after `timeout` ms (-1: none, 0: only look).
- * Epoll sets are made for each wait, but for the edge-triggered one of waiters that keep state in `keep` (0 at first).
- */
+/* Ways to wait for one descriptor. Each returns the poll bits it was told, 0 after `timeout` ms (-1: none, 0: only look). */
 struct waiter {
 	const char *name;
 	int (*wait)(int fd, short events, int timeout);
 };
-extern const struct waiter waiters[];
-extern const size_t waiter_count;
+enum waiter_number {
+	WAITER_poll,
+	WAITER_ppoll,
+	WAITER_select,
+	WAITER_pselect,
+	WAITER_poll_chk,
+	WAITER_ppoll_chk,
+	WAITER_epoll_level,
+	WAITER_epoll_edge,
+	WAITER_epoll_oneshot,
+	WAITER_epoll_exclusive,
+	WAITER_epoll_nested,
+	WAITER_COUNT,
+	WAITERS_IN_TURN = WAITER_epoll_nested, /* transfers take turns among those before this one */
+};
+extern const struct waiter waiters[WAITER_COUNT];
 
 #endif

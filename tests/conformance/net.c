@@ -152,7 +152,7 @@ void give_pattern(int fd, size_t bytes, unsigned int seed, uint64_t position)
 	free(data);
 }
 
-size_t take_pattern(int fd, size_t bytes, unsigned int seed, uint64_t position)
+static size_t take(int fd, size_t bytes, unsigned int seed, uint64_t position)
 {
 	char *data = malloc(CHUNK);
 	size_t done = 0;
@@ -174,8 +174,23 @@ size_t take_pattern(int fd, size_t bytes, unsigned int seed, uint64_t position)
 		}
 	}
 	free(data);
+	return done;
+}
+
+size_t take_pattern(int fd, size_t bytes, unsigned int seed, uint64_t position)
+{
+	size_t done = take(fd, bytes, seed, position);
+
 	note("took %zu", done);
 	return done;
+}
+
+void take_quietly(int fd, size_t bytes, unsigned int seed, uint64_t position)
+{
+	size_t done = take(fd, bytes, seed, position);
+
+	if (done != bytes)
+		note_wrong("took %zu of %zu", done, bytes);
 }
 
 void take_to_end(int fd, unsigned int seed, uint64_t position)

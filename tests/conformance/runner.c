@@ -20,7 +20,7 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define STUCK_SECONDS 180
 #else
-#define STUCK_SECONDS 60
+#define STUCK_SECONDS 30
 #endif
 #define ENDS 2 /* server, client */
 

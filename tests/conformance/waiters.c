@@ -133,18 +133,17 @@ static int wait_by_epoll_nested(int fd, short events, int timeout)
 	return ready > 0 ? (int)event.events : 0;
 }
 
-const struct waiter waiters[] = {
-	{ "poll", wait_by_poll },
-	{ "ppoll", wait_by_ppoll },
-	{ "select", wait_by_select },
-	{ "pselect", wait_by_pselect },
-	{ "poll_chk", poll_chk },
-	{ "ppoll_chk", ppoll_chk },
-	{ "epoll_level", wait_by_epoll_level },
-	{ "epoll_edge", wait_by_epoll_edge },
-	{ "epoll_oneshot", wait_by_epoll_oneshot },
-	{ "epoll_exclusive", wait_by_epoll_exclusive },
-	/* The last one is not in the rotation of transfers: it has cases of its own. */
-	{ "epoll_nested", wait_by_epoll_nested },
+#define WAITER(name) [WAITER_##name] = { #name, wait_by_##name }
+const struct waiter waiters[WAITER_COUNT] = {
+	WAITER(poll),
+	WAITER(ppoll),
+	WAITER(select),
+	WAITER(pselect),
+	[WAITER_poll_chk] = { "poll_chk", poll_chk },
+	[WAITER_ppoll_chk] = { "ppoll_chk", ppoll_chk },
+	WAITER(epoll_level),
+	WAITER(epoll_edge),
+	WAITER(epoll_oneshot),
+	WAITER(epoll_exclusive),
+	WAITER(epoll_nested),
 };
-const size_t waiter_count = sizeof(waiters) / sizeof(waiters[0]);
