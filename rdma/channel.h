@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A channel: the memory that the two ends of one connection share. A sealed memfd: a header, the shares of two lanes, and
+ * their rings. The accepting end makes it and hands it over (meet.h); the connecting end looks at it as at any input before
+ * it maps it: seals (nobody can shrink it under us: no SIGBUS), size, version, layout.
+ *
+ * Lane 0 carries what the connecting end sends, lane 1 what the accepting end sends.
+ */
+#ifndef ZC_RDMA_CHANNEL_H
+#define ZC_RDMA_CHANNEL_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "rdma/lane.h"
+
+#define CHANNEL_MAGIC 0x7a636368616e3031ull /* "zcchan01" */
+#define CHANNEL_VERSION 1u
+#define CHANNEL_NONCE_BYTES 16
+#define CHANNEL_HEADER_BYTES 4096u
+
+enum channel_end { CHANNEL_CONNECTING, CHANNEL_ACCEPTING };
+
+struct channel_header {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t ring_bytes;
+	uint8_t nonce[CHANNEL_NONCE_BYTES];	/* of this channel; also the proof for a GET (cma.h) */
+	struct lane_shared lane[2];
+};
+
+struct channel {
+	struct channel_header *header;
+	struct lane out, in;	/* as this end sees them */
+	int fd;			/* of the segment; -1 once both ends have it */
+};
+
+/* Makes a channel as the accepting end. Ownership: channel_close(). Returns 0 or -errno. */
+int channel_make(struct channel *channel, uint32_t ring_bytes);
+
+/*
+ * Maps what a peer has handed over, as the connecting end. Ownership: fd stays the caller's. Returns 0, -EPROTONOSUPPORT
+ * (another version), -EPROTO (unsealed, torn, impossible) or another -errno.
+ */
+int channel_take(struct channel *channel, int fd);
+
+void channel_close(struct channel *channel);
+
+#endif

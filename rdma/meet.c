@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "rdma/meet.h"
+
+#include <errno.h>
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/sock_diag.h>
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/un.h>
+
+#include "common/log.h"
+#include "common/sys.h"
+
+/* What is compared and hashed of an address: v4-mapped addresses are IPv4, as the kernel's own tables have it. */
+struct place {
+	sa_family_t family;
+	uint16_t port; /* network order */
+	uint8_t address[16];
+};
+
+static struct place place_of(const struct sockaddr_storage *from)
+{
+	static const uint8_t mapped[12] = { [10] = 0xff, [11] = 0xff };
+	const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)from;
+	const struct sockaddr_in *four = (const struct sockaddr_in *)from;
+	struct place place = { .family = AF_INET };
+
+	if (from->ss_family == AF_INET) {
+		place.port = four->sin_port;
+		memcpy(place.address, &four->sin_addr, 4);
+		return place;
+	}
+	place.port = six->sin6_port;
+	if (!memcmp(&six->sin6_addr, mapped, sizeof(mapped))) {
+		memcpy(place.address, six->sin6_addr.s6_addr + 12, 4);
+		return place;
+	}
+	place.family = AF_INET6;
+	memcpy(place.address, &six->sin6_addr, 16);
+	return place;
+}
+
+static bool is_inet(const struct meet_names *names)
+{
+	return (names->local.ss_family == AF_INET || names->local.ss_family == AF_INET6) &&
+	       (names->peer.ss_family == AF_INET || names->peer.ss_family == AF_INET6);
+}
+
+int meet_is_local(const struct meet_names *names)
+{
+	struct place local, peer;
+
+	if (!is_inet(names))
+		return 0;
+	local = place_of(&names->local);
+	peer = place_of(&names->peer);
+	if (local.family != peer.family)
+		return 0;
+	return (peer.family == AF_INET && peer.address[0] == 127) || !memcmp(local.address, peer.address, 16);
+}
+
+static size_t put_place(char *out, size_t bytes, const struct place *place)
+{
+	size_t used = 0;
+
+	for (size_t i = 0; i < (place->family == AF_INET ? 4 : 16); i++)
+		used += log_format(out + used, bytes - used, "%02x", place->address[i]);
+	return used + log_format(out + used, bytes - used, ":%u", ntohs(place->port));
+}
+
+/* The abstract name of a connection, from its connecting end to its accepting end. Returns the address's length. */
+static socklen_t name_of(const struct sockaddr_storage *from, const struct sockaddr_storage *to, struct sockaddr_un *out)
+{
+	struct place a = place_of(from), b = place_of(to);
+	size_t room = sizeof(out->sun_path) - 1, used;
+
+	memset(out, 0, sizeof(*out));
+	out->sun_family = AF_UNIX;
+	used = log_format(out->sun_path + 1, room, "zc%u/", CHANNEL_VERSION);
+	used += put_place(out->sun_path + 1 + used, room - used, &a);
+	used += log_format(out->sun_path + 1 + used, room - used, "/");
+	used += put_place(out->sun_path + 1 + used, room - used, &b);
+	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + used);
+}
+
+struct diag_request {
+	struct nlmsghdr head;
+	struct inet_diag_req_v2 body;
+};
+
+static void fill_request(struct diag_request *request, const struct meet_names *names)
+{
+	/* The other end's socket: its own address is our peer. */
+	struct place own = place_of(&names->peer), peer = place_of(&names->local);
+
+	memset(request, 0, sizeof(*request));
+	request->head.nlmsg_len = sizeof(*request);
+	request->head.nlmsg_type = SOCK_DIAG_BY_FAMILY;
+	request->head.nlmsg_flags = NLM_F_REQUEST;
+	request->body.sdiag_family = (uint8_t)own.family;
+	request->body.sdiag_protocol = IPPROTO_TCP;
+	request->body.idiag_states = ~0u;
+	request->body.id.idiag_sport = own.port;
+	request->body.id.idiag_dport = peer.port;
+	memcpy(request->body.id.idiag_src, own.address, 16);
+	memcpy(request->body.id.idiag_dst, peer.address, 16);
+	request->body.id.idiag_cookie[0] = INET_DIAG_NOCOOKIE;
+	request->body.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
+}
+
+static int read_answer(long fd, uid_t *out)
+{
+	union {
+		struct nlmsghdr head;
+		char bytes[1024];
+	} answer;
+	long got = sys_call(SYS_recvfrom, fd, (long)&answer, sizeof(answer), MSG_DONTWAIT, 0, 0);
+	const struct inet_diag_msg *found = NLMSG_DATA(&answer.head);
+
+	if (got < (long)sizeof(answer.head))
+		return got < 0 ? (int)got : -EPROTO;
+	if (answer.head.nlmsg_type == NLMSG_ERROR)
+		return got >= (long)NLMSG_LENGTH(sizeof(struct nlmsgerr)) ?
+			       ((const struct nlmsgerr *)NLMSG_DATA(&answer.head))->error : -EPROTO;
+	if (got < (long)NLMSG_LENGTH(sizeof(*found)))
+		return -EPROTO;
+	*out = found->idiag_uid;
+	return 0;
+}
+
+int meet_owner(const struct meet_names *names, uid_t *out)
+{
+	struct diag_request request;
+	long fd, rc;
+
+	if (!is_inet(names))
+		return -EAFNOSUPPORT;
+	fd = sys_call(SYS_socket, AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG, 0, 0, 0);
+	if (fd < 0)
+		return (int)fd;
+	fill_request(&request, names);
+	rc = sys_call(SYS_sendto, fd, (long)&request, sizeof(request), MSG_DONTWAIT, 0, 0);
+	if (rc >= 0)
+		rc = read_answer(fd, out); /* the kernel answers while it takes the request */
+	sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
+	return (int)rc;
+}
+
+/* Returns 0 if the one behind a Unix socket owns the other end of the connection, -EPERM if not. */
+static int prove(long fd, const struct meet_names *names)
+{
+	struct ucred who;
+	socklen_t bytes = sizeof(who);
+	uid_t owner;
+	int rc = meet_owner(names, &owner);
+
+	if (rc < 0)
+		return rc;
+	rc = (int)sys_call(SYS_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, (long)&who, (long)&bytes, 0);
+	return rc < 0 ? rc : who.uid == owner ? 0 : -EPERM;
+}
+
+static long unix_socket(void)
+{
+	long fd = sys_call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, 0, 0, 0);
+
+	return fd < 0 ? fd : sys_fd_raise((int)fd);
+}
+
+int meet_offer(const struct meet_names *names)
+{
+	struct sockaddr_un name;
+	socklen_t bytes;
+	long fd, rc;
+
+	if (!is_inet(names))
+		return -EAFNOSUPPORT;
+	fd = unix_socket();
+	if (fd < 0)
+		return (int)fd;
+	bytes = name_of(&names->local, &names->peer, &name);
+	rc = sys_call(SYS_bind, fd, (long)&name, bytes, 0, 0, 0);
+	if (rc >= 0)
+		rc = sys_call(SYS_listen, fd, 4, 0, 0, 0, 0);
+	if (rc >= 0)
+		return (int)fd;
+	sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
+	return (int)rc;
+}
+
+/* A message of the handover: the channel's nonce, with its memfd from the accepting end. */
+struct handover {
+	struct msghdr message;
+	struct iovec iov;
+	uint8_t nonce[CHANNEL_NONCE_BYTES];
+	union {
+		struct cmsghdr head;
+		char bytes[CMSG_SPACE(sizeof(int))];
+	} control;
+};
+
+static void prepare(struct handover *handover)
+{
+	memset(handover, 0, sizeof(*handover));
+	handover->iov = (struct iovec){ handover->nonce, sizeof(handover->nonce) };
+	handover->message = (struct msghdr){ .msg_iov = &handover->iov, .msg_iovlen = 1,
+					     .msg_control = handover->control.bytes,
+					     .msg_controllen = sizeof(handover->control.bytes) };
+}
+
+static int give(long fd, const struct channel *channel)
+{
+	struct handover handover;
+	long rc;
+
+	prepare(&handover);
+	memcpy(handover.nonce, channel->header->nonce, CHANNEL_NONCE_BYTES);
+	handover.control.head.cmsg_level = SOL_SOCKET;
+	handover.control.head.cmsg_type = SCM_RIGHTS;
+	handover.control.head.cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(&handover.control.head), &channel->fd, sizeof(int));
+	rc = sys_call(SYS_sendmsg, fd, (long)&handover.message, MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0, 0);
+	return rc < 0 ? (int)rc : 0;
+}
+
+int meet_hand_over(const struct meet_names *names, const struct channel *channel)
+{
+	struct sockaddr_un name;
+	socklen_t bytes;
+	long fd, rc;
+
+	if (!is_inet(names))
+		return -EAFNOSUPPORT;
+	fd = unix_socket();
+	if (fd < 0)
+		return (int)fd;
+	bytes = name_of(&names->peer, &names->local, &name);
+	rc = sys_call(SYS_connect, fd, (long)&name, bytes, 0, 0, 0);
+	if (rc >= 0)
+		rc = prove(fd, names);
+	if (rc >= 0)
+		rc = give(fd, channel);
+	/* The message stays in the queue of the one who has not accepted yet. */
+	sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
+	return (int)rc;
+}
+
+/* Receives the message of one who has come. Returns a memfd or -errno. */
+static int receive(long fd, uint8_t *nonce)
+{
+	struct handover handover;
+	long got;
+	int memory;
+
+	prepare(&handover);
+	got = sys_call(SYS_recvmsg, fd, (long)&handover.message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC, 0, 0, 0);
+	if (got < 0)
+		return got == -EAGAIN ? -EPROTO : (int)got; /* who comes brings it along */
+	if (handover.message.msg_controllen < CMSG_LEN(sizeof(int)) ||
+	    handover.control.head.cmsg_level != SOL_SOCKET || handover.control.head.cmsg_type != SCM_RIGHTS)
+		return -EPROTO;
+	memcpy(&memory, CMSG_DATA(&handover.control.head), sizeof(memory));
+	if (got != CHANNEL_NONCE_BYTES || handover.message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
+		sys_call(SYS_close, memory, 0, 0, 0, 0, 0);
+		return -EPROTO;
+	}
+	memcpy(nonce, handover.nonce, CHANNEL_NONCE_BYTES);
+	return memory;
+}
+
+int meet_pick_up(const struct meet_names *names, int offer, struct channel *out)
+{
+	long fd = sys_call(SYS_accept4, offer, 0, 0, SOCK_CLOEXEC | SOCK_NONBLOCK, 0, 0);
+	uint8_t nonce[CHANNEL_NONCE_BYTES];
+	int memory, rc;
+
+	if (fd < 0)
+		return (int)fd;
+	rc = prove(fd, names);
+	if (rc < 0)
+		goto close_peer;
+	memory = receive(fd, nonce);
+	rc = memory;
+	if (rc < 0)
+		goto close_peer;
+	rc = channel_take(out, memory);
+	if (!rc && memcmp(nonce, out->header->nonce, sizeof(nonce))) {
+		channel_close(out);
+		rc = -EPROTO;
+	}
+	sys_call(SYS_close, memory, 0, 0, 0, 0, 0);
+close_peer:
+	sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
+	return rc;
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The rendezvous of the two ends of a connection on one host, without a daemon, without waiting, and with nothing left behind.
+ *
+ * After connect, the connecting end listens on an abstract Unix socket named after the connection's 4-tuple (abstract names
+ * belong to the network namespace and vanish with their socket). The accepting end connects to that name in its first data
+ * call, hands over a channel's memfd, and goes on over TCP; the connecting end picks it up in one of its next calls and
+ * answers with the channel's nonce. Every step is non-blocking; whatever fails, the connection stays on TCP.
+ *
+ * Each end proves that it owns the other end of this very connection: the kernel tells who sits behind the Unix socket
+ * (SO_PEERCRED) and who owns the TCP socket of the opposite direction (sock_diag); the two must be one user. So nobody
+ * but the peer's own user, who could as well trace the peer, can step between.
+ */
+#ifndef ZC_RDMA_MEET_H
+#define ZC_RDMA_MEET_H
+
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+
+#include "rdma/channel.h"
+
+/* The connection, by its two addresses as the own end sees them (getsockname, getpeername). */
+struct meet_names {
+	struct sockaddr_storage local, peer;
+};
+
+/* Returns whether the peer's address belongs to this host as far as its form tells (loopback or the own address). */
+int meet_is_local(const struct meet_names *names);
+
+/*
+ * Connecting end: offers to meet. Returns a descriptor that listens, or -errno (-EADDRINUSE: the name is squatted).
+ * Ownership: the caller closes it when the channel is there, or when the connection ends.
+ */
+int meet_offer(const struct meet_names *names);
+
+/*
+ * Accepting end: hands a channel over to whoever offers. Returns 0, -ECONNREFUSED (the peer does not offer: it has no zc),
+ * -EPERM (the one who offers does not own the other end), or another -errno.
+ */
+int meet_hand_over(const struct meet_names *names, const struct channel *channel);
+
+/*
+ * Connecting end: picks up a channel if one is there. Returns 0 with the channel mapped, -EAGAIN (nobody has come yet),
+ * -EPERM or -EPROTO (somebody came who may not, or with nonsense: he is gone, the offer stands), or another -errno.
+ */
+int meet_pick_up(const struct meet_names *names, int offer, struct channel *out);
+
+/*
+ * Asks the kernel who owns the TCP socket whose local and peer addresses are those of `names` swapped. Returns 0 with the
+ * user, -ENOENT if there is none in this network namespace, or another -errno.
+ */
+int meet_owner(const struct meet_names *names, uid_t *out);
+
+#endif
