@@ -144,7 +144,13 @@ static uint32_t state_of(struct conn *conn, const struct watch *watch, int *take
 /* What of the state an edge-triggered registration has not been told. */
 static bool is_new(struct conn *conn, const struct watch *watch, uint32_t state)
 {
-	if (!watch->seen || (state & LASTING & ~watch->seen_lasting))
+	/*
+	 * Nothing was kept of what was told before zerocopy came: what can be read may be new. That there is room was told
+	 * by the first wait after the registration that left nothing behind.
+	 */
+	if (!watch->seen && ((state & ~WRITABLE) || atomic_load(&watch->set->emptied) == watch->added))
+		return true;
+	if (state & LASTING & ~watch->seen_lasting)
 		return true;
 	if ((state & READABLE) && received(conn_fd(conn)) != watch->seen_bytes)
 		return true;
@@ -229,16 +235,19 @@ static bool has_error(const struct epoll_event *events, int count)
 	return false;
 }
 
-/* Returns events to tell; 0: none of these, ask again. */
-static int told(int set, struct epoll_event *events, int count)
+/* Returns how many of `count` events are to be told; 0: ask again. `room` is what the program had room for. */
+static int told(int set_fd, struct epoll_event *events, int count, int room)
 {
+	struct set *set = count < room ? table_set(set_fd) : NULL;
 	int saved = errno;
 
 	/* Notices taken by another thread meanwhile have left an event without a cause: that is looked at too. */
-	if (count <= 0 || (!notices_now() && !has_error(events, count)))
-		return count;
-	count = filter(set, events, count);
-	errno = saved;
+	if (notices_now() || has_error(events, count)) {
+		count = filter(set_fd, events, count);
+		errno = saved;
+	}
+	if (set)
+		atomic_fetch_add_explicit(&set->emptied, 1, memory_order_relaxed);
 	return count;
 }
 
@@ -264,7 +273,7 @@ ZC_EXPORT int epoll_pwait(int set, struct epoll_event *events, int count, int ti
 		ready = real.epoll_pwait(set, events, count, left_ms(until), mask);
 		if (ready <= 0)
 			return ready;
-		ready = told(set, events, ready);
+		ready = told(set, events, ready, count);
 	} while (!ready);
 	return ready;
 }
@@ -285,9 +294,11 @@ ZC_EXPORT int epoll_pwait2(int set, struct epoll_event *events, int count, const
 	int ready;
 
 	sg_before_wait();
-	if (!atomic_load_explicit(&conn_zerocopy_ever, memory_order_relaxed))
+	if (!atomic_load_explicit(&conn_zerocopy_ever, memory_order_relaxed) || (timeout && !watch_time_is_valid(timeout)))
 		return real.epoll_pwait2(set, events, count, timeout, mask);
 	now = clock_now();
+	if (timeout && timeout->tv_sec > 1000000000)
+		timeout = NULL;
 	until = timeout ? now + (uint64_t)timeout->tv_sec * NS_PER_SEC + (uint64_t)timeout->tv_nsec : UINT64_MAX;
 	do {
 		uint64_t rest = until > now ? until - now : 0;
@@ -296,7 +307,7 @@ ZC_EXPORT int epoll_pwait2(int set, struct epoll_event *events, int count, const
 		ready = real.epoll_pwait2(set, events, count, timeout ? &left : NULL, mask);
 		if (ready <= 0)
 			return ready;
-		ready = told(set, events, ready);
+		ready = told(set, events, ready, count);
 		now = clock_now();
 	} while (!ready);
 	return ready;

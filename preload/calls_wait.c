@@ -103,7 +103,7 @@ ZC_EXPORT int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *tim
 	int ready;
 
 	poll_looks(fds, count);
-	if (!notices_possible())
+	if (!notices_possible() || (timeout && !watch_time_is_valid(timeout)))
 		return real.ppoll(fds, count, timeout, mask);
 	until = deadline(timeout);
 	do {
@@ -206,7 +206,7 @@ ZC_EXPORT int pselect(int count, fd_set *in, fd_set *out, fd_set *except, const 
 		      const sigset_t *mask)
 {
 	select_looks(count, in, out, except);
-	if (!select_may_meet(count))
+	if (!select_may_meet(count) || (timeout && !watch_time_is_valid(timeout)))
 		return real.pselect(count, in, out, except, timeout, mask);
 	return select_again(count, in, out, except, timeout, mask);
 }

@@ -40,6 +40,7 @@ struct watch {
 	struct epoll_event event;
 	/* For edge-triggered ones, the socket when the last event was told: bytes received, states that last. */
 	bool seen;
+	uint32_t added;		/* set->emptied when it was added or changed */
 	uint32_t seen_lasting;
 	uint64_t seen_bytes;
 };
@@ -47,6 +48,7 @@ struct watch {
 /* An epoll set that holds, or may hold, connections of ours. */
 struct set {
 	_Atomic int descriptors;
+	_Atomic uint32_t emptied; /* waits so far that told all there was to tell */
 	_Atomic bool nested;	/* somebody waits for the set itself: nothing can be hidden in it */
 };
 

@@ -182,6 +182,7 @@ static void follow_conn(struct conn *conn, struct set *set, int op, int fd, cons
 	}
 	watch->event = *event;
 	watch->seen = false;
+	watch->added = atomic_load(&set->emptied);
 }
 
 void watch_follow(int set_fd, int op, int fd, const struct epoll_event *event)

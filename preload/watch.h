@@ -6,6 +6,8 @@
 #ifndef ZC_PRELOAD_WATCH_H
 #define ZC_PRELOAD_WATCH_H
 
+#include <time.h>
+
 #include "preload/conn.h"
 
 /* Takes a new epoll descriptor in. */
@@ -33,5 +35,11 @@ bool watch_nested(const struct conn *conn);
 
 /* In the child of a fork: locks of threads that are not there are free. */
 void watch_after_fork(void);
+
+/* Whether the kernel takes this as the length of a wait; if not, it has to say so itself. */
+static inline bool watch_time_is_valid(const struct timespec *time)
+{
+	return time->tv_sec >= 0 && time->tv_nsec >= 0 && time->tv_nsec < 1000000000;
+}
 
 #endif
