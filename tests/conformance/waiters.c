@@ -112,7 +112,8 @@ static int wait_by_epoll_oneshot(int fd, short events, int timeout)
 
 static int wait_by_epoll_exclusive(int fd, short events, int timeout)
 {
-	return wait_by_epoll(fd, events, timeout, EPOLLEXCLUSIVE, EPOLL_WAIT);
+	/* It goes with few others. */
+	return wait_by_epoll(fd, events & (POLLIN | POLLOUT), timeout, EPOLLEXCLUSIVE, EPOLL_WAIT);
 }
 
 /* A set in a set: the outer one is asked, then the inner one tells what it was. */
