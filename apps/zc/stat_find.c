@@ -6,7 +6,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,8 +109,7 @@ static enum found_running is_writing(pid_t pid, const struct found *found)
 	return running;
 }
 
-/* Returns whether the process has the library loaded. */
-static bool has_library(pid_t pid)
+bool found_has_library(pid_t pid)
 {
 	char name[64], line[1024];
 	bool has = false;
@@ -155,7 +153,7 @@ int found_of_process(pid_t pid, struct found *out, char *why, size_t bytes)
 			 (int)pid);
 		break;
 	case -ENOENT:
-		if (has_library(pid))
+		if (found_has_library(pid))
 			snprintf(why, bytes, "process %d runs under zc, and has made no TCP connection so far", (int)pid);
 		else
 			snprintf(why, bytes, "process %d does not run under zc: start it with `zc run`", (int)pid);

@@ -6,6 +6,7 @@
 #ifndef ZC_APPS_ZC_STAT_FIND_H
 #define ZC_APPS_ZC_STAT_FIND_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
@@ -26,6 +27,9 @@ int found_of_process(pid_t pid, struct found *out, char *why, size_t bytes);
 
 /* Reads a segment that a process left, or is still writing, in a file. Returns as found_of_process(). */
 int found_of_file(const char *file, struct found *out, char *why, size_t bytes);
+
+/* Returns whether the process has libzc.so loaded. */
+bool found_has_library(pid_t pid);
 
 struct found_list {
 	struct found *row;

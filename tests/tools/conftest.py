@@ -31,7 +31,7 @@ def zc():
     """Runs zc with arguments; keywords that start with ZC_ or LD_ become its environment."""
 
     def run(*arguments, **keywords):
-        names = [name for name in keywords if name.isupper()]
+        names = [name for name in keywords if name.isupper() or name == "container"]
         environment = clean_environment(**{name: keywords.pop(name) for name in names})
         keywords.setdefault("timeout", 60)
         keywords.setdefault("env", environment)
