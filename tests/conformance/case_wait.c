@@ -417,7 +417,7 @@ void wait_joined_late(struct end *end, long size)
 	MUST(pthread_create(&thread, NULL, wait_in_thread, &set));
 	MUST(add(set, end->fd, EPOLLRDHUP, 31));
 	EXPECT(send_some(end->fd, (size_t)size, 0) == (size_t)size);
-	MUST(epoll_ctl(set, EPOLL_CTL_MOD, end->fd, &(struct epoll_event){ .events = EPOLLIN, .data.u64 = 32 }));
+	MUST(epoll_ctl(set, EPOLL_CTL_MOD, end->fd, &(struct epoll_event){ .events = EPOLLIN, .data.u64 = 31 }));
 	tell(end, "byte");
 	MUST(pthread_join(thread, NULL));
 	tell(end, "done");

@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: MIT */
+/* How connections end: shutdown, close with and without unread bytes, linger, reset, half-open work, and what comes after. */
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cases.h"
+#include "end.h"
+
+static void note_recv(int fd)
+{
+	char c;
+	ssize_t got;
+
+	errno = 0;
+	got = recv(fd, &c, 1, 0);
+	note("recv: %zd %s", got, errno_name(got < 0 ? errno : 0));
+}
+
+static void note_error(int fd)
+{
+	int error = -1;
+	socklen_t bytes = sizeof(error);
+
+	MUST(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes));
+	note("SO_ERROR: %s", errno_name(error));
+}
+
+/* Every byte sent before an end arrives before the end of file. Argument: bytes. */
+static void send_in_pieces(int fd, size_t bytes)
+{
+	size_t pieces[] = { bytes / 3, 5, bytes - bytes / 3 - 5 };
+	uint64_t position = 0;
+
+	for (int i = 0; i < 3; i++) {
+		give_pattern(fd, pieces[i], 8, position);
+		position += pieces[i];
+	}
+}
+
+void close_after_send(struct end *end, long bytes)
+{
+	meet(end);
+	if (end->server) {
+		take_to_end(end->fd, 8, 0);
+		return;
+	}
+	send_in_pieces(end->fd, (size_t)bytes);
+	CALL(close(end->fd));
+}
+
+void close_exit_after_send(struct end *end, long bytes)
+{
+	meet(end);
+	if (end->server) {
+		take_to_end(end->fd, 8, 0);
+		return;
+	}
+	send_in_pieces(end->fd, (size_t)bytes);
+	if (bytes % 2)
+		exit(0);
+	_exit(0);
+}
+
+void close_shutdown_after_send(struct end *end, long bytes)
+{
+	meet(end);
+	if (end->server) {
+		take_to_end(end->fd, 8, 0);
+		give_pattern(end->fd, (size_t)bytes, 9, 0);
+		return;
+	}
+	signal(SIGPIPE, SIG_IGN);
+	send_in_pieces(end->fd, (size_t)bytes);
+	CALL(shutdown(end->fd, SHUT_WR));
+	CALL(send(end->fd, "x", 1, 0));
+	CALL(send(end->fd, "x", 1, 0));
+	CALL(write(end->fd, "x", 1));
+	take_to_end(end->fd, 9, 0);
+	CALL(shutdown(end->fd, SHUT_WR));
+	note_error(end->fd);
+}
+
+void close_shutdown_rd(struct end *end, long bytes)
+{
+	meet(end);
+	if (end->server) {
+		await(end, "shut");
+		give(end->fd, "abc", 3);
+		tell(end, "sent");
+		take_to_end(end->fd, 8, 0);
+		return;
+	}
+	CALL(shutdown(end->fd, SHUT_RD));
+	note_recv(end->fd);
+	note_poll(end->fd, POLLIN | POLLOUT | POLLRDHUP);
+	tell(end, "shut");
+	await(end, "sent");
+	await_bytes(end->fd, 3);
+	/* Bytes left unread would turn the end into a reset. */
+	for (int i = 0; i < 4; i++)
+		note_recv(end->fd);
+	send_in_pieces(end->fd, (size_t)bytes);
+	CALL(shutdown(end->fd, SHUT_WR));
+	note_poll(end->fd, POLLIN | POLLRDHUP);
+}
+
+void close_shutdown_refused(struct end *end, long unused)
+{
+	int port, fd = (int)MUST(socket(AF_INET, SOCK_STREAM, 0)), listening = listen_on("127.0.0.1", &port);
+
+	meet(end);
+	CALL(shutdown(fd, SHUT_WR));
+	CALL(shutdown(-1, SHUT_WR));
+	CALL(shutdown(0x7fff, SHUT_RDWR));
+	CALL(shutdown(end->fd, 99));
+	CALL(shutdown(listening, SHUT_RD));
+	CALL(shutdown(end->fd, SHUT_RDWR));
+	meet_at(end, "both");
+	note_recv(end->fd);
+	CALL(shutdown(end->fd, SHUT_RDWR));
+}
+
+/* SO_LINGER of 0: what has arrived can be read, then comes the reset. */
+void close_linger_none(struct end *end, long bytes)
+{
+	struct linger linger = { .l_onoff = 1 };
+
+	meet(end);
+	if (end->server) {
+		await_bytes(end->fd, (int)bytes);
+		tell(end, "close");
+		poll(&(struct pollfd){ .fd = end->fd }, 1, -1);
+		note_poll(end->fd, POLLIN | POLLOUT | POLLRDHUP);
+		take_to_end(end->fd, 8, 0);
+		note_recv(end->fd);
+		return;
+	}
+	CALL(setsockopt(end->fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)));
+	send_in_pieces(end->fd, (size_t)bytes);
+	await(end, "close");
+	CALL(close(end->fd));
+}
+
+/* A close that lingers ends when all has been acknowledged. */
+void close_linger(struct end *end, long bytes)
+{
+	struct linger linger = { .l_onoff = 1, .l_linger = 100 };
+
+	meet(end);
+	if (end->server) {
+		take_to_end(end->fd, 8, 0);
+		return;
+	}
+	CALL(setsockopt(end->fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)));
+	send_in_pieces(end->fd, (size_t)bytes);
+	CALL(close(end->fd));
+}
+
+/* Closed with unread bytes: the other end gets a reset. Argument: how it meets it. */
+void close_unread(struct end *end, long how)
+{
+	meet(end);
+	if (end->server) {
+		await_bytes(end->fd, 100);
+		MUST(close(end->fd));
+		tell(end, "closed");
+		return;
+	}
+	signal(SIGPIPE, SIG_IGN);
+	give_pattern(end->fd, 100, 8, 0);
+	await(end, "closed");
+	poll(&(struct pollfd){ .fd = end->fd }, 1, -1);
+	note_poll(end->fd, POLLIN | POLLOUT | POLLRDHUP);
+	if (how == 1)
+		note_error(end->fd);
+	if (how == 2)
+		CALL(send(end->fd, "x", 1, 0));
+	if (how == 3) {
+		char *large = calloc(1, 200000);
+
+		CALL(send(end->fd, large, 200000, 0));
+		free(large);
+	}
+	note_recv(end->fd);
+	note_recv(end->fd);
+	note_error(end->fd);
+	note_poll(end->fd, POLLIN | POLLOUT | POLLRDHUP);
+	CALL(send(end->fd, "x", 1, 0));
+	CALL(send(end->fd, "x", 1, 0));
+}
+
+/* The receiver goes away in the middle of a large blocking send. */
+void close_in_mid_send(struct end *end, long piece)
+{
+	char *data = calloc(1, (size_t)piece);
+	ssize_t rc;
+
+	meet_small(end);
+	if (end->server) {
+		await_bytes(end->fd, 4096);
+		MUST(close(end->fd));
+		return;
+	}
+	signal(SIGPIPE, SIG_IGN);
+	/* How much goes out before is open; then the reset is told once, and after it EPIPE. */
+	do
+		rc = send(end->fd, data, (size_t)piece, 0);
+	while (rc >= 0);
+	note("first: %s", errno_name(errno));
+	CALL(send(end->fd, data, (size_t)piece, 0));
+	note_recv(end->fd);
+	free(data);
+}
+
+/* Both send what fits in their buffers, then both receive: nobody may wait for the other. */
+void close_both_send_first(struct end *end, long bytes)
+{
+	meet(end);
+	MUST(setsockopt(end->fd, SOL_SOCKET, SO_SNDBUF, &(int){ 4 << 20 }, sizeof(int)));
+	give_pattern(end->fd, (size_t)bytes, 8, 0);
+	MUST(shutdown(end->fd, SHUT_WR));
+	take_to_end(end->fd, 8, 0);
+}
+
+/* A process that is killed: what the kernel had taken arrives, then the end of file. */
+void close_killed(struct end *end, long bytes)
+{
+	int port, listening;
+	pid_t child;
+
+	if (end->server) {
+		listening = listen_on("127.0.0.1", &port);
+		tell_number(end, port);
+		end->fd = (int)MUST(accept(listening, NULL, NULL));
+		await(end, "dead");
+		take_to_end(end->fd, 8, 0);
+		return;
+	}
+	port = (int)await_number(end);
+	child = (pid_t)MUST(fork());
+	if (!child) {
+		end->fd = connect_to("127.0.0.1", port);
+		MUST(setsockopt(end->fd, SOL_SOCKET, SO_SNDBUF, &(int){ 4 << 20 }, sizeof(int)));
+		send_in_pieces(end->fd, (size_t)bytes);
+		poll(NULL, 0, 0);
+		kill(getpid(), SIGKILL);
+	}
+	reap(child);
+	tell(end, "dead");
+}
