@@ -226,6 +226,14 @@ ZC_EXPORT long syscall(long number, ...)
 		errno = EBADF;
 		return -1;
 	}
+	if (number == SYS_dup)
+		return dup((int)a[0]);
+#ifdef SYS_dup2
+	if (number == SYS_dup2)
+		return dup2((int)a[0], (int)a[1]);
+#endif
+	if (number == SYS_dup3)
+		return dup3((int)a[0], (int)a[1], (int)a[2]);
 	guest_notes_syscall(number, a);
 	return real.syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }

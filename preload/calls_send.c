@@ -109,8 +109,10 @@ ZC_EXPORT int sendmmsg(int fd, struct mmsghdr *messages, unsigned int count, int
 			share_passed(&messages[i].msg_hdr);
 		return real.sendmmsg(fd, messages, count, flags);
 	}
-	if (!conn_active(conn))
+	if (!conn_active(conn)) {
+		sg_before_send();
 		return real.sendmmsg(fd, messages, count, flags);
+	}
 	while (done < count && done < 1024) {
 		ssize_t sent = sendmsg(fd, &messages[done].msg_hdr, flags);
 

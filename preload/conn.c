@@ -135,6 +135,13 @@ static void reset(struct conn *conn)
 	atomic_store(&conn->send_blocked, false);
 }
 
+static uint64_t cookie_of(int fd)
+{
+	uint64_t cookie = 0;
+
+	return get_option(fd, SOL_SOCKET, SO_COOKIE, &cookie, sizeof(cookie)) < 0 ? 0 : cookie;
+}
+
 void conn_open(int fd, enum stats_role role, bool plain)
 {
 	struct sockaddr_storage local, peer;
@@ -171,6 +178,8 @@ void conn_open(int fd, enum stats_role role, bool plain)
 	}
 	conn->fds[0] = fd;
 	conn->descriptors = 1;
+	if (!plain && conn->policy != PATH_COPY)
+		conn->cookie = cookie_of(fd);
 	atomic_store(&conn->mode, plain || conn->policy == PATH_COPY ? CONN_PLAIN : CONN_ACTIVE);
 	table_put(fd, (uintptr_t)conn);
 	lock_give(&conn->lock, &hold);
@@ -212,6 +221,11 @@ bool conn_enter(struct conn *conn, int fd, struct lock_hold *hold)
 void conn_leave(struct conn *conn, const struct lock_hold *hold)
 {
 	lock_give(&conn->lock, hold);
+}
+
+bool conn_is_same(const struct conn *conn, int fd)
+{
+	return conn->cookie && cookie_of(fd) == conn->cookie;
 }
 
 int conn_fd(const struct conn *conn)

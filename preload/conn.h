@@ -100,7 +100,7 @@ struct conn {
 	int fds[CONN_DESCRIPTORS];
 	int descriptors;	/* used entries of fds; more make it plain */
 	int extra;		/* duplicates that are not followed */
-	uint64_t cookie;	/* SO_COOKIE, 0 until asked for */
+	uint64_t cookie;	/* SO_COOKIE */
 	uint64_t peer_key;	/* hash of the peer's address, for what is remembered of destinations */
 	_Atomic uint32_t *token; /* NULL: not shared by a fork */
 	bool app_error_queue;	/* the program reads the error queue itself */
@@ -137,6 +137,12 @@ static inline struct conn *conn_of_socket(int fd)
 /* Takes the lock if fd still names conn. Returns false otherwise, or when the thread has the lock already. */
 bool conn_enter(struct conn *conn, int fd, struct lock_hold *hold);
 void conn_leave(struct conn *conn, const struct lock_hold *hold);
+
+/*
+ * Whether fd is the socket that it was when the connection was opened: a number can be closed and used again by system calls
+ * that nobody sees. Under the lock.
+ */
+bool conn_is_same(const struct conn *conn, int fd);
 
 /* A descriptor that names the connection at present, -1 if none. Under the lock. */
 int conn_fd(const struct conn *conn);

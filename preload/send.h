@@ -33,6 +33,8 @@ extern __thread uint32_t send_sample __attribute__((tls_model("initial-exec")));
 
 static inline uint64_t send_begins(void)
 {
+	/* What this thread holds on other connections, or on another number of this one, comes first. */
+	sg_before_send();
 	return __builtin_expect(++send_sample % STATS_SAMPLE == 0, 0) ? clock_now() : 0;
 }
 

@@ -138,6 +138,8 @@ static enum stat_reason begin(struct conn *conn, int fd, uint64_t now)
 
 	if (guest_sandboxed() || atomic_load_explicit(&guest_ending, memory_order_relaxed))
 		return REASON_SECCOMP;
+	if (!conn_is_same(conn, fd))
+		return REASON_DETACHED;
 	if (!has_room(conn, fd) || is_over(fd))
 		return REASON_SG_BACKED_UP;
 	if (!flusher_ready())

@@ -112,6 +112,8 @@ static enum stat_reason prepare(struct conn *conn, int fd)
 	int one = 1;
 	long at;
 
+	if (!conn_is_same(conn, fd))
+		return refuse(conn, REASON_DETACHED);
 	if (zc->enabled)
 		return zc->refused ? zc->why : REASON_NONE;
 	if (watch_nested(conn))
@@ -218,8 +220,10 @@ static void keep(struct conn *conn, struct guard_record *record, size_t bytes)
 	*send = (struct zerocopy_send){ .record = record, .bytes = bytes };
 	zc->next++;
 	zc->bytes += bytes;
-	if (!atomic_exchange(&zc->used, true))
+	if (!atomic_exchange(&zc->used, true)) {
 		atomic_fetch_add(&conn_zerocopy_used, 1);
+		table_own_refresh(); /* the guard may have opened descriptors of its own with its first range */
+	}
 }
 
 /* Guards and sends whole pages at the cursor. Returns bytes taken or -errno. */
