@@ -28,6 +28,18 @@ enum burst_end {
 	BURST_END_EXIT_GROUP,
 };
 
+enum descriptor_dup { DUP_DUP, DUP_DUP2, DUP_DUP3, DUP_FCNTL, DUP_FCNTL_CLOEXEC, DUP_SYSCALL, DUP_TRAP };
+enum descriptor_close {
+	CLOSE_CALL,
+	CLOSE_SYSCALL,
+	CLOSE_TRAP,
+	CLOSE_RANGE,
+	CLOSE_DUP2,
+	CLOSE_FROM,
+	CLOSE_RANGE_LATER,
+};
+enum descriptor_wait { WAIT_RECV, WAIT_READ, WAIT_POLL };
+
 #define CASE(name, function, argument) case_function function;
 #include "cases.def"
 
