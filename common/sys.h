@@ -7,6 +7,8 @@
 #define ZC_COMMON_SYS_H
 
 #include <fcntl.h>
+#include <stddef.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 
 /* Descriptors of our own live from here up, out of the way of programs that count theirs from 0. */
@@ -43,6 +45,14 @@ static inline long sys_call(long number, long a, long b, long c, long d, long e,
 #else
 #error "zc knows the system call convention of x86_64 and aarch64 only"
 #endif
+
+/* Maps anonymous memory of zeroes; flags: MAP_PRIVATE or MAP_SHARED, MAP_NORESERVE. Returns NULL if there is none. */
+static inline void *sys_map(size_t bytes, int flags)
+{
+	long at = sys_call(SYS_mmap, 0, (long)bytes, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
+
+	return at < 0 && at > -4096 ? NULL : (void *)at;
+}
 
 /* Moves one of our own descriptors up, out of the guest's way. Returns the new number, or fd if there is no room there. */
 static inline int sys_fd_raise(int fd)

@@ -162,31 +162,22 @@ static int after_fcntl(int fd, int command, long argument, int rc)
 	return rc;
 }
 
-ZC_EXPORT int fcntl(int fd, int command, ...)
-{
-	va_list list;
-	long argument;
+#define FCNTL_CALL(name)                                                                                               \
+	ZC_EXPORT int name(int fd, int command, ...)                                                                   \
+	{                                                                                                              \
+		va_list list;                                                                                          \
+		long argument;                                                                                         \
+                                                                                                                       \
+		va_start(list, command);                                                                               \
+		argument = va_arg(list, long);                                                                         \
+		va_end(list);                                                                                          \
+		real_resolve();                                                                                        \
+		sg_before_wait();                                                                                      \
+		return after_fcntl(fd, command, argument, real.name(fd, command, argument));                           \
+	}
 
-	va_start(list, command);
-	argument = va_arg(list, long);
-	va_end(list);
-	real_resolve();
-	sg_before_wait();
-	return after_fcntl(fd, command, argument, real.fcntl(fd, command, argument));
-}
-
-ZC_EXPORT int fcntl64(int fd, int command, ...)
-{
-	va_list list;
-	long argument;
-
-	va_start(list, command);
-	argument = va_arg(list, long);
-	va_end(list);
-	real_resolve();
-	sg_before_wait();
-	return after_fcntl(fd, command, argument, real.fcntl64(fd, command, argument));
-}
+FCNTL_CALL(fcntl)
+FCNTL_CALL(fcntl64)
 
 ZC_EXPORT int ioctl(int fd, unsigned long request, ...)
 {

@@ -32,17 +32,10 @@ static _Atomic uint32_t *tokens;
 static uint32_t tokens_used = TOKENS;
 static _Atomic int process;
 
-static void *map_memory(size_t bytes, int flags)
-{
-	long at = sys_call(SYS_mmap, 0, (long)bytes, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
-
-	return at < 0 && at > -4096 ? NULL : (void *)at;
-}
-
 static void pool_grow(void)
 {
 	uint32_t count = atomic_load(&slab_count);
-	struct conn *slab = count < SLABS ? map_memory(SLAB_CONNS * sizeof(*slab), MAP_PRIVATE) : NULL;
+	struct conn *slab = count < SLABS ? sys_map(SLAB_CONNS * sizeof(*slab), MAP_PRIVATE) : NULL;
 
 	if (!slab)
 		return;
@@ -379,7 +372,7 @@ static void give_token(struct conn *conn)
 		return;
 	}
 	if (tokens_used == TOKENS) {
-		_Atomic uint32_t *fresh = map_memory(TOKENS * sizeof(*tokens), MAP_SHARED | MAP_NORESERVE);
+		_Atomic uint32_t *fresh = sys_map(TOKENS * sizeof(*tokens), MAP_SHARED | MAP_NORESERVE);
 
 		/* The old ones stay mapped: connections that live on use them. */
 		if (!fresh) {

@@ -89,16 +89,9 @@ static struct hold_slot *slot_get(struct conn *conn)
 
 static bool slot_prepare(struct hold_slot *slot)
 {
-	long at;
-
-	if (slot->arena)
-		return true;
-	at = sys_call(SYS_mmap, 0, (long)settings.sg_bytes_max, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-		      -1, 0);
-	if (at < 0 && at > -4096)
-		return false;
-	slot->arena = (uint8_t *)at;
-	return true;
+	if (!slot->arena)
+		slot->arena = sys_map(settings.sg_bytes_max, MAP_PRIVATE);
+	return slot->arena != NULL;
 }
 
 static void slot_put(struct conn *conn)

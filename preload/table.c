@@ -19,12 +19,9 @@ static _Atomic int own_extra;		/* descriptor + 1 */
 
 int table_start(void)
 {
-	long at = sys_call(SYS_mmap, 0, TABLE_DESCRIPTORS * sizeof(*table), PROT_READ | PROT_WRITE,
-			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-	if (at < 0 && at > -4096)
+	table = sys_map(TABLE_DESCRIPTORS * sizeof(*table), MAP_PRIVATE | MAP_NORESERVE);
+	if (!table)
 		return -ENOMEM;
-	table = (_Atomic uintptr_t *)at;
 	table_size = TABLE_DESCRIPTORS;
 	return 0;
 }

@@ -23,10 +23,9 @@ static struct lock sets_lock; /* of `leaving` and `nesting` */
 
 static void pieces_grow(void)
 {
-	long at = sys_call(SYS_mmap, 0, SLAB_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	union piece *slab = (union piece *)at;
+	union piece *slab = sys_map(SLAB_BYTES, MAP_PRIVATE);
 
-	if (at < 0 && at > -4096)
+	if (!slab)
 		return;
 	for (size_t i = 0; i < SLAB_BYTES / sizeof(*slab); i++) {
 		slab[i].next = pieces;

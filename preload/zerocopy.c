@@ -110,7 +110,6 @@ static enum stat_reason prepare(struct conn *conn, int fd)
 {
 	struct zerocopy *zc = &conn->zerocopy;
 	int one = 1;
-	long at;
 
 	if (!conn_is_same(conn, fd))
 		return refuse(conn, REASON_DETACHED);
@@ -118,13 +117,10 @@ static enum stat_reason prepare(struct conn *conn, int fd)
 		return zc->refused ? zc->why : REASON_NONE;
 	if (watch_nested(conn))
 		return refuse(conn, REASON_NESTED);
-	if (!zc->ring) {
-		at = sys_call(SYS_mmap, 0, ZEROCOPY_RING * sizeof(*zc->ring), PROT_READ | PROT_WRITE,
-			      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		if (at < 0 && at > -4096)
-			return refuse(conn, REASON_NO_MEMORY);
-		zc->ring = (struct zerocopy_send *)at;
-	}
+	if (!zc->ring)
+		zc->ring = sys_map(ZEROCOPY_RING * sizeof(*zc->ring), MAP_PRIVATE);
+	if (!zc->ring)
+		return refuse(conn, REASON_NO_MEMORY);
 	if (sys_call(SYS_setsockopt, fd, SOL_SOCKET, SO_ZEROCOPY, (long)&one, sizeof(one), 0) < 0)
 		return refuse(conn, REASON_NO_SOCKET_OPTION);
 	zc->enabled = true;

@@ -164,32 +164,37 @@ static int prove(long fd, const struct meet_names *names)
 	return rc < 0 ? rc : who.uid == owner ? 0 : -EPERM;
 }
 
-static long unix_socket(void)
+/* Makes a Unix socket and does `call` (SYS_bind or SYS_connect) with a connection's name. Returns it or -errno. */
+static long open_named(const struct meet_names *names, long call)
 {
-	long fd = sys_call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, 0, 0, 0);
-
-	return fd < 0 ? fd : sys_fd_raise((int)fd);
-}
-
-int meet_offer(const struct meet_names *names)
-{
+	const struct sockaddr_storage *from = call == SYS_bind ? &names->local : &names->peer;
+	const struct sockaddr_storage *to = call == SYS_bind ? &names->peer : &names->local;
 	struct sockaddr_un name;
 	socklen_t bytes;
 	long fd, rc;
 
 	if (!is_inet(names))
 		return -EAFNOSUPPORT;
-	fd = unix_socket();
+	bytes = name_of(from, to, &name);
+	fd = sys_call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, 0, 0, 0);
 	if (fd < 0)
-		return (int)fd;
-	bytes = name_of(&names->local, &names->peer, &name);
-	rc = sys_call(SYS_bind, fd, (long)&name, bytes, 0, 0, 0);
+		return fd;
+	fd = sys_fd_raise((int)fd);
+	rc = sys_call(call, fd, (long)&name, bytes, 0, 0, 0);
 	if (rc >= 0)
-		rc = sys_call(SYS_listen, fd, 4, 0, 0, 0, 0);
-	if (rc >= 0)
-		return (int)fd;
+		return fd;
 	sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
-	return (int)rc;
+	return rc;
+}
+
+int meet_offer(const struct meet_names *names)
+{
+	long fd = open_named(names, SYS_bind);
+	long rc = fd < 0 ? fd : sys_call(SYS_listen, fd, 4, 0, 0, 0, 0);
+
+	if (rc < 0 && fd >= 0)
+		sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
+	return rc < 0 ? (int)rc : (int)fd;
 }
 
 /* A message of the handover: the channel's nonce, with its memfd from the accepting end. */
@@ -229,24 +234,17 @@ static int give(long fd, const struct channel *channel)
 
 int meet_hand_over(const struct meet_names *names, const struct channel *channel)
 {
-	struct sockaddr_un name;
-	socklen_t bytes;
-	long fd, rc;
+	long fd = open_named(names, SYS_connect);
+	int rc;
 
-	if (!is_inet(names))
-		return -EAFNOSUPPORT;
-	fd = unix_socket();
 	if (fd < 0)
 		return (int)fd;
-	bytes = name_of(&names->peer, &names->local, &name);
-	rc = sys_call(SYS_connect, fd, (long)&name, bytes, 0, 0, 0);
-	if (rc >= 0)
-		rc = prove(fd, names);
+	rc = prove(fd, names);
 	if (rc >= 0)
 		rc = give(fd, channel);
 	/* The message stays in the queue of the one who has not accepted yet. */
 	sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
-	return (int)rc;
+	return rc;
 }
 
 /* Receives the message of one who has come. Returns a memfd or -errno. */
