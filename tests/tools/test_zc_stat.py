@@ -383,13 +383,16 @@ def test_watch_gives_rates_and_ends_with_the_process(pair, watch):
     first = json.loads(watcher.stdout.readline())["processes"][0]
     assert first["all"]["paths"]["copy"]["calls"] == 0
     running.send(1000, 1000)
-    while True:
+    sent = received = 0
+    while sent < 1000 * 1000 or received < 1000 * 1000:
         process = json.loads(watcher.stdout.readline())["processes"][0]
-        if process["all"]["paths"]["copy"]["bytes"] == 1000 * 1000:
-            break
-    # The last bytes were counted since the line before.
-    assert process["all"]["paths"]["copy"]["bytes_per_s"] > 0 and process["all"]["receive_bytes_per_s"] > 0
-    assert connection(process, "client")["paths"]["copy"]["calls_per_s"] > 0
+        client, server = connection(process, "client"), connection(process, "server")
+        for before, now, rate in [
+            (sent, client["paths"]["copy"]["bytes"], client["paths"]["copy"]["bytes_per_s"]),
+            (received, server["counters"]["receive_bytes"], server["receive_bytes_per_s"]),
+        ]:
+            assert (rate > 0) == (now > before)
+        sent, received = client["paths"]["copy"]["bytes"], server["counters"]["receive_bytes"]
     running.end()
     for line in watcher.stdout:
         json.loads(line)
