@@ -144,16 +144,14 @@ static ssize_t send_large(struct conn *conn, int fd, const struct iovec *iov, in
 	return rc == -EOPNOTSUPP ? SEND_BY_KERNEL : rc;
 }
 
-ssize_t send_by_path(struct conn *conn, int fd, const struct iovec *iov, int count, int flags)
+/* Sends by the path that fits, and tells which. Returns as send_by_path. */
+static ssize_t take_path(struct conn *conn, int fd, const struct iovec *iov, int count, int flags, enum zc_path *path)
 {
 	enum stat_reason why;
 	uint64_t now = 0;
-	size_t bytes;
+	size_t bytes = 0;
 	ssize_t rc;
 
-	if (count == 1 && atomic_load_explicit(&conn->sg.held, memory_order_relaxed) && !conn->token &&
-	    sg_join(conn, fd, iov->iov_base, iov->iov_len))
-		return (ssize_t)iov->iov_len;
 	if (!add_up(iov, count, &bytes))
 		why = REASON_FLAGS;
 	else if (!conn_take_token(conn))
@@ -162,6 +160,7 @@ ssize_t send_by_path(struct conn *conn, int fd, const struct iovec *iov, int cou
 		why = decide_large(conn, fd, bytes);
 	else
 		why = decide_gather(conn, bytes, count, &now);
+	*path = now ? PATH_SG : PATH_ZEROCOPY;
 	if (why == REASON_NONE && !atomic_load_explicit(&conn->sg.error, memory_order_relaxed)) {
 		rc = now ? send_gathered(conn, fd, iov, count, bytes, flags, now) :
 			   send_large(conn, fd, iov, count, flags);
@@ -177,4 +176,20 @@ ssize_t send_by_path(struct conn *conn, int fd, const struct iovec *iov, int cou
 	}
 	rc = send_before_kernel(conn, fd, flags, why);
 	return rc < 0 ? rc : SEND_BY_KERNEL;
+}
+
+ssize_t send_by_path(struct conn *conn, int fd, const struct iovec *iov, int count, int flags)
+{
+	uint64_t begun = send_clock();
+	enum zc_path path = PATH_SG;
+	ssize_t rc;
+
+	if (count == 1 && atomic_load_explicit(&conn->sg.held, memory_order_relaxed) && !conn->token &&
+	    sg_join(conn, fd, iov->iov_base, iov->iov_len))
+		rc = (ssize_t)iov->iov_len;
+	else
+		rc = take_path(conn, fd, iov, count, flags, &path);
+	if (__builtin_expect(begun != 0, 0) && rc >= 0)
+		stats_latency(conn->slot, path, clock_now() - begun);
+	return rc;
 }

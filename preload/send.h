@@ -28,14 +28,20 @@ ssize_t send_by_path(struct conn *conn, int fd, const struct iovec *iov, int cou
 /* Before a send that only the kernel can serve. Returns 0, or -errno: an earlier send failed, or this one would wait. */
 int send_before_kernel(struct conn *conn, int fd, int flags, enum stat_reason why);
 
-/* Around a call that the kernel serves: counts it, times one in STATS_SAMPLE. */
 extern __thread uint32_t send_sample __attribute__((tls_model("initial-exec")));
 
+/* Returns the time for one send in STATS_SAMPLE, 0 for the others, which are not timed. */
+static inline uint64_t send_clock(void)
+{
+	return __builtin_expect(++send_sample % STATS_SAMPLE == 0, 0) ? clock_now() : 0;
+}
+
+/* Around a call that the kernel serves: counts it, times some. */
 static inline uint64_t send_begins(void)
 {
 	/* What this thread holds on other connections, or on another number of this one, comes first. */
 	sg_before_send();
-	return __builtin_expect(++send_sample % STATS_SAMPLE == 0, 0) ? clock_now() : 0;
+	return send_clock();
 }
 
 static inline void send_ends(struct conn *conn, uint64_t begun, ssize_t sent)
@@ -48,6 +54,7 @@ static inline void send_ends(struct conn *conn, uint64_t begun, ssize_t sent)
 	}
 	stats_add(&row[STAT_PATH_CALLS], 1);
 	stats_add(&row[STAT_PATH_BYTES], (uint64_t)sent);
+	stats_add(&row[STAT_PATH_SYSCALLS], 1);
 	if (conn_active(conn))
 		sg_sent(conn, (size_t)sent);
 	if (__builtin_expect(begun != 0, 0)) {

@@ -185,6 +185,7 @@ static long push_copy(struct conn *conn, int fd, struct cursor *at, int flags)
 	taken = send_raw(fd, pieces, count, end.left ? flags | MSG_MORE : flags);
 	if (taken > 0) {
 		stats_sent(conn->slot, PATH_COPY, (uint64_t)taken, 1);
+		stats_reason(conn->slot, REASON_UNALIGNED);
 		sg_sent(conn, (size_t)taken);
 	}
 	return taken;
@@ -301,6 +302,7 @@ static ssize_t wait_by_sending(struct conn *conn, int fd, const struct cursor *a
 	if (sent < 0)
 		return -errno;
 	stats_sent(conn->slot, PATH_COPY, (uint64_t)sent, 1);
+	stats_reason(conn->slot, REASON_WAITED);
 	return sent;
 }
 
