@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * zc compare: a server and a client, run over every path in turn. What was asked for (compare_options), what came of it
+ * (comparison: raw runs, from which everything that is shown is computed), and the functions that make one from the other.
+ * The printers know only `comparison`, so that results read back from JSON are shown like fresh ones.
+ */
+#ifndef ZC_APPS_ZC_COMPARE_H
+#define ZC_APPS_ZC_COMPARE_H
+
+#include <regex.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <jansson.h>
+
+#include "apps/zc/stat_view.h"
+#include "common/settings.h"
+
+#define COMPARE_REPEAT_MAX 1000
+
+/* What was asked for ------------------------------------------------------------------------------------------------ */
+
+enum extract_kind { EXTRACT_NONE, EXTRACT_REGEX, EXTRACT_POINTER };
+
+/* How a number is found in what the client printed. */
+struct extract {
+	enum extract_kind kind;
+	const char *text;	/* a regular expression with one group, or a JSON pointer */
+	double scale;		/* what is found is multiplied by this */
+	bool has_units;		/* K, M, G... behind the number stand for powers of 1024 */
+	regex_t regex;
+};
+
+enum ready_kind { READY_PORT, READY_LINE };
+
+struct compare_options {
+	const char *name, *server, *client, *verify;
+	enum ready_kind ready;
+	const char *ready_text;	/* the port, perhaps by a placeholder; or the expression */
+	regex_t ready_regex;
+	struct extract metric, bytes;
+	const char *unit;	/* NULL: wall seconds of the client */
+	bool higher;
+	enum zc_path path[PATH_COUNT];
+	size_t paths;
+	unsigned int repeat, warmup;
+	bool preload_server, preload_client, isolate, quiet;
+	double timeout_s;
+	const char *json, *csv, *html;
+	json_t *notes;		/* of the user, for the environment */
+	bool merge;
+	char **file;		/* results to merge, NULL-terminated */
+};
+
+/* Reads the command line. Returns 0, an exit status, or -1 when help was printed. */
+int compare_parse(int argc, char **argv, struct compare_options *out);
+
+/* Fills in what a known tool prints. Returns 0 or -ENOENT; `names` then lists those that are known. */
+int preset_apply(const char *name, struct compare_options *options, char *names, size_t bytes);
+
+/* Finds the number in the text. Returns 0, or -EINVAL with the reason in `why`. */
+int extract_number(const struct extract *extract, const char *text, double *out, char *why, size_t bytes);
+
+/* What came of it --------------------------------------------------------------------------------------------------- */
+
+struct run {
+	unsigned int round, order;	/* from 1; order: its place in the round */
+	bool failed;
+	double value;
+	double wall_s;			/* of the client */
+	double cpu_server_s, cpu_client_s;
+	double bytes;			/* NAN: not known */
+	char *failure;			/* owned; NULL if it went well */
+};
+
+/* Statistics of all runs of a path, summed over their processes. */
+struct stats_sum {
+	unsigned int processes;
+	struct view_conn all;
+	uint64_t process[STAT_PROCESS_COUNT];
+};
+
+struct summary {
+	size_t count;
+	double median, q1, q3, min, max;
+	double low, high;	/* the spread by which paths are told apart */
+};
+
+enum verdict { VERDICT_NONE, VERDICT_BASELINE, VERDICT_BETTER, VERDICT_SAME, VERDICT_WORSE, VERDICT_FEW, VERDICT_FAILED };
+
+struct path_result {
+	enum zc_path path;
+	struct run *run;	/* owned */
+	size_t runs, failures;
+	struct summary value, cpu_gb, cpu;
+	enum verdict verdict;
+	double change;		/* of the median against the baseline's, 0.1 is 10 % better */
+	struct stats_sum sum;
+	char *explanation;	/* owned */
+};
+
+struct comparison {
+	char *name, *server, *client, *unit, *metric, *bytes_source, *cpu_source, *preload;	/* owned */
+	bool higher;
+	unsigned int repeat;
+	json_t *environment;	/* an object of strings */
+	struct path_result path[PATH_COUNT];
+	size_t paths, baseline;
+	char *conclusion;	/* owned */
+	int winner;		/* index of the path, -1 if there is none */
+};
+
+void comparison_free(struct comparison *comparison);
+
+/* Returns a room for one more run of a path, NULL without memory. */
+struct run *comparison_add(struct path_result *result);
+
+/* compare_stat.c: sorts values in place. */
+struct summary summary_of(double *values, size_t count);
+/* Computes summaries, verdicts, winner and conclusion from the runs. Returns 0 or -ENOMEM. */
+int comparison_judge(struct comparison *comparison);
+const char *verdict_text(const struct comparison *comparison, const struct path_result *result, char *out, size_t bytes);
+/* Says what the spread is. */
+const char *spread_name(const struct comparison *comparison);
+
+/* compare_explain.c: adds what the processes of a run left in a directory. Returns how many were read. */
+unsigned int stats_sum_add(struct stats_sum *sum, const char *directory);
+/* Sets the explanation of each path. Returns 0 or -ENOMEM. */
+int comparison_explain(struct comparison *comparison);
+
+/* compare_environment.c */
+json_t *environment_read(const json_t *notes);
+
+/* compare_table.c and the other printers */
+const char *figure_text(double value, char *out, size_t bytes);
+void table_print(FILE *out, const struct comparison *comparison);
+void table_summary(FILE *out, const struct comparison *list, size_t count);
+void csv_print(FILE *out, const struct comparison *list, size_t count);
+void html_print(FILE *out, const struct comparison *list, size_t count);
+void html_text(FILE *out, const char *text);
+void svg_bars(FILE *out, const struct comparison *comparison, bool cpu);
+int json_print(FILE *out, const struct comparison *list, size_t count);
+/* Appends the comparisons of a file. Returns 0, or -errno with the reason in `why`. */
+int json_read(const char *file, struct comparison **list, size_t *count, char *why, size_t bytes);
+
+#endif

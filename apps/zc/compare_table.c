@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: MIT */
+/* Results for a terminal: one table for a comparison, and one line each for many. */
+#include <math.h>
+#include <string.h>
+
+#include "apps/zc/compare.h"
+
+#define NAME_WIDTH 34
+
+const char *figure_text(double value, char *out, size_t bytes)
+{
+	double size = fabs(value);
+	char digits[64];
+	size_t whole, used = 0;
+
+	if (!isfinite(value)) {
+		snprintf(out, bytes, "-");
+		return out;
+	}
+	snprintf(digits, sizeof(digits), "%.*f", size >= 1000.0 ? 0 : size >= 100.0 ? 1 : size >= 1.0 ? 2 : 4, value);
+	whole = strcspn(digits, ".");
+	for (size_t i = 0; digits[i] && used + 2 < bytes; i++) {
+		if (i && i < whole && (whole - i) % 3 == 0 && digits[i - 1] != '-')
+			out[used++] = ',';
+		out[used++] = digits[i];
+	}
+	out[used] = '\0';
+	return out;
+}
+
+static void print_spread(FILE *out, const struct summary *summary, int width)
+{
+	char low[40], high[40], both[96];
+
+	if (!summary->count)
+		snprintf(both, sizeof(both), "-");
+	else
+		snprintf(both, sizeof(both), "%s - %s", figure_text(summary->low, low, sizeof(low)),
+			 figure_text(summary->high, high, sizeof(high)));
+	fprintf(out, "  %*s", width, both);
+}
+
+static void print_median(FILE *out, const struct summary *summary, int width)
+{
+	char text[40];
+
+	fprintf(out, "  %*s", width, summary->count ? figure_text(summary->median, text, sizeof(text)) : "-");
+}
+
+static void print_row(FILE *out, const struct comparison *comparison, const struct path_result *result)
+{
+	char text[64];
+
+	fprintf(out, "  %-9s", path_name(result->path));
+	print_median(out, &result->value, 12);
+	print_spread(out, &result->value, 23);
+	fprintf(out, "  %-21s", verdict_text(comparison, result, text, sizeof(text)));
+	print_median(out, &result->cpu_gb, 10);
+	print_spread(out, &result->cpu_gb, 17);
+	fputc('\n', out);
+}
+
+static void print_failures(FILE *out, const struct path_result *result)
+{
+	for (size_t i = 0; i < result->runs; i++) {
+		const struct run *run = &result->run[i];
+		const char *line = run->failure ? run->failure : "?";
+
+		if (!run->failed)
+			continue;
+		fprintf(out, "  FAILED: %s, round %u: ", path_name(result->path), run->round);
+		while (*line) {
+			int length = (int)strcspn(line, "\n");
+
+			fprintf(out, "%.*s\n", length, line);
+			line += length + (line[length] == '\n');
+			if (*line)
+				fputs("    | ", out);
+		}
+	}
+}
+
+static void print_wrapped(FILE *out, const char *label, const char *text)
+{
+	int column = fprintf(out, "  %-9s ", label);
+
+	while (*text) {
+		int length = (int)strcspn(text, " ");
+
+		if (column > 12 && column + 1 + length > 100)
+			column = fprintf(out, "\n%12s", "") - 1;
+		column += fprintf(out, "%s%.*s", column > 12 ? " " : "", length, text);
+		text += length + (text[length] == ' ');
+	}
+	fputc('\n', out);
+}
+
+void table_print(FILE *out, const struct comparison *comparison)
+{
+	const char *base = path_name(comparison->path[comparison->baseline].path);
+	char against[32];
+
+	fprintf(out, "%s\n", comparison->name);
+	fprintf(out, "  %s, %s is better; %u runs of each path, interleaved\n\n", comparison->unit,
+		comparison->higher ? "higher" : "lower", comparison->repeat);
+	snprintf(against, sizeof(against), "against %s", base);
+	fprintf(out, "  %-9s  %12s  %23s  %-21s  %10s  %17s\n", "path", "median", spread_name(comparison), against,
+		"CPU s/GB", spread_name(comparison));
+	for (size_t i = 0; i < comparison->paths; i++)
+		print_row(out, comparison, &comparison->path[i]);
+	fprintf(out, "\n  %s\n", comparison->conclusion);
+	fprintf(out, "  CPU: %s. Bytes: %s.\n\n", comparison->cpu_source, comparison->bytes_source);
+	for (size_t i = 0; i < comparison->paths; i++)
+		print_wrapped(out, path_name(comparison->path[i].path), comparison->path[i].explanation);
+	for (size_t i = 0; i < comparison->paths; i++)
+		print_failures(out, &comparison->path[i]);
+}
+
+/* Many in one -------------------------------------------------------------------------------------------------------- */
+
+static bool has_path(const struct comparison *comparison, enum zc_path path, size_t *at)
+{
+	for (*at = 0; *at < comparison->paths; ++*at)
+		if (comparison->path[*at].path == path)
+			return true;
+	return false;
+}
+
+static const char *cell(const struct comparison *comparison, enum zc_path path, char *out, size_t bytes)
+{
+	const struct path_result *result;
+	size_t at;
+
+	if (!has_path(comparison, path, &at))
+		return "-";
+	result = &comparison->path[at];
+	switch (result->verdict) {
+	case VERDICT_BASELINE:
+		return figure_text(result->value.median, out, bytes);
+	case VERDICT_SAME:
+		return "=";
+	case VERDICT_FEW:
+		return "?";
+	case VERDICT_FAILED:
+		return "FAILED";
+	default:
+		return verdict_text(comparison, result, out, bytes);
+	}
+}
+
+static const char *winner_text(const struct comparison *comparison)
+{
+	return comparison->winner < 0 ? "none" : path_name(comparison->path[comparison->winner].path);
+}
+
+/* The paths in the order of the first comparison, then those that only others have. */
+static size_t paths_of(const struct comparison *list, size_t count, enum zc_path out[PATH_COUNT])
+{
+	bool has[PATH_COUNT] = { 0 };
+	size_t paths = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		for (size_t k = 0; k < list[i].paths; k++) {
+			if (!has[list[i].path[k].path])
+				out[paths++] = list[i].path[k].path;
+			has[list[i].path[k].path] = true;
+		}
+	}
+	return paths;
+}
+
+void table_summary(FILE *out, const struct comparison *list, size_t count)
+{
+	enum zc_path path[PATH_COUNT];
+	size_t paths = paths_of(list, count, path);
+	char text[64];
+
+	fprintf(out, "%-*s  %-10s", NAME_WIDTH, "what", "unit");
+	for (size_t k = 0; k < paths; k++)
+		fprintf(out, "  %10s", path_name(path[k]));
+	fputs("  winner\n", out);
+	for (size_t i = 0; i < count; i++) {
+		fprintf(out, "%-*.*s  %-10s", NAME_WIDTH, NAME_WIDTH, list[i].name, list[i].unit);
+		for (size_t k = 0; k < paths; k++)
+			fprintf(out, "  %10s", cell(&list[i], path[k], text, sizeof(text)));
+		fprintf(out, "  %s\n", winner_text(&list[i]));
+	}
+	fputs("\nPlain TCP's median; the others against it, + is better; '=': no difference beyond the spread; winner: better than "
+	      "all others.\n", out);
+}
