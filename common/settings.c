@@ -177,6 +177,26 @@ int settings_check(const char *env, const char *value, char *message, size_t byt
 	return rc;
 }
 
+/*
+ * Keeps a copy: programs that write to their title (redis, nginx, postgres) overwrite the memory that environ pointed to.
+ * Returns NULL when there is no more room.
+ */
+static const char *keep(const char *value)
+{
+	static char kept[16384];
+	static size_t used;
+	size_t bytes = strlen(value) + 1;
+
+	for (size_t at = 0; at < used; at += strlen(kept + at) + 1)
+		if (!strcmp(kept + at, value))
+			return kept + at;
+	if (bytes > sizeof(kept) - used)
+		return NULL;
+	memcpy(kept + used, value, bytes);
+	used += bytes;
+	return kept + used - bytes;
+}
+
 int settings_load(void (*refused)(const char *message))
 {
 	int count = 0;
@@ -184,15 +204,19 @@ int settings_load(void (*refused)(const char *message))
 	for (char **entry = environ; entry && *entry; entry++) {
 		char name[64], message[256];
 		const char *equals = strchr(*entry, '=');
-		const char *allowed;
+		const char *allowed = "less text", *value;
 
 		if (strncmp(*entry, "ZC_", 3) || !equals || (size_t)(equals - *entry) >= sizeof(name))
 			continue;
 		memcpy(name, *entry, (size_t)(equals - *entry));
 		name[equals - *entry] = '\0';
-		if (!settings_take(&settings, name, equals + 1, &allowed))
+		value = keep(equals + 1);
+		if (value && !settings_take(&settings, name, value, &allowed))
 			continue;
-		settings_check(name, equals + 1, message, sizeof(message));
+		if (value)
+			settings_check(name, value, message, sizeof(message));
+		else
+			refuse(message, sizeof(message), name, "(too long)", allowed);
 		count++;
 		if (refused)
 			refused(message);

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -188,6 +189,18 @@ static void long_names_and_values_do_no_harm(void **state)
 	assert_memory_equal(&settings, &standard, sizeof(settings));
 }
 
+static void texts_outlive_the_environment_that_they_came_from(void **state)
+{
+	static char entry[] = "ZC_STATS_DIR=/somewhere/else";
+	char **before = environ, *own[] = { entry, NULL };
+
+	environ = own;
+	assert_int_equal(settings_load(remember), 0);
+	memset(entry, ' ', sizeof(entry) - 1); /* as a program does that writes to its title */
+	environ = before;
+	assert_string_equal(settings.stats_dir, "/somewhere/else");
+}
+
 static void path_numbers_and_names_belong_together(void **state)
 {
 	for (int path = 0; path < PATH_COUNT; path++) {
@@ -216,6 +229,7 @@ int main(void)
 		cmocka_unit_test_setup(checking_takes_nothing_over, fresh),
 		cmocka_unit_test_setup(empty_text_is_no_text, fresh),
 		cmocka_unit_test_setup(long_names_and_values_do_no_harm, fresh),
+		cmocka_unit_test_setup(texts_outlive_the_environment_that_they_came_from, fresh),
 		cmocka_unit_test_setup(path_numbers_and_names_belong_together, fresh),
 	};
 
