@@ -135,8 +135,6 @@ static void default_signals(void)
 
 static int set_environment(const struct keeper_plan *plan)
 {
-	if (plan->directory && setenv("ZC_COMPARE_DIR", plan->directory, 1))
-		return -errno;
 	if (!plan->library)
 		return 0;
 	if (setenv("ZC_PATH", plan->path, 1) || setenv("ZC_STATS_DIR", plan->stats_dir, 1))

@@ -19,7 +19,6 @@ struct keeper_plan {
 	const char *library;	/* to preload, or NULL */
 	const char *path;	/* ZC_PATH and ZC_STATS_DIR, where there is a library */
 	const char *stats_dir;
-	const char *directory;	/* ZC_COMPARE_DIR for the command: its own directory */
 	const struct meter *meter;
 };
 

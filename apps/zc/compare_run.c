@@ -263,7 +263,7 @@ static int start(struct one *one, const char *role, const char *command, bool pr
 		{ "{output}", printed }, { 0 },
 	};
 	struct keeper_plan plan = {
-		.output = output, .error = error, .directory = one->work, .meter = meter,
+		.output = output, .error = error, .meter = meter,
 		.path = path_name(one->path), .stats_dir = one->stats,
 		.library = preload && one->path != PATH_TCP ? one->bench->library : NULL,
 	};

@@ -6,6 +6,7 @@
 #include "apps/zc/compare.h"
 
 #define NAME_WIDTH 34
+#define LINE_WIDTH 100
 
 const char *figure_text(double value, char *out, size_t bytes)
 {
@@ -82,14 +83,15 @@ static void print_failures(FILE *out, const struct path_result *result)
 
 static void print_wrapped(FILE *out, const char *label, const char *text)
 {
+	const int indent = 12;
 	int column = fprintf(out, "  %-9s ", label);
 
 	while (*text) {
 		int length = (int)strcspn(text, " ");
 
-		if (column > 12 && column + 1 + length > 100)
-			column = fprintf(out, "\n%12s", "") - 1;
-		column += fprintf(out, "%s%.*s", column > 12 ? " " : "", length, text);
+		if (column > indent && column + 1 + length > LINE_WIDTH)
+			column = fprintf(out, "\n%*s", indent, "") - 1;
+		column += fprintf(out, "%s%.*s", column > indent ? " " : "", length, text);
 		text += length + (text[length] == ' ');
 	}
 	fputc('\n', out);
@@ -108,10 +110,11 @@ void table_print(FILE *out, const struct comparison *comparison)
 		"CPU s/GB", spread_name(comparison));
 	for (size_t i = 0; i < comparison->paths; i++)
 		print_row(out, comparison, &comparison->path[i]);
-	fprintf(out, "\n  %s\n", comparison->conclusion);
-	fprintf(out, "  CPU: %s. Bytes: %s.\n\n", comparison->cpu_source, comparison->bytes_source);
+	fprintf(out, "\n  %s\n\n", comparison->conclusion);
 	for (size_t i = 0; i < comparison->paths; i++)
 		print_wrapped(out, path_name(comparison->path[i].path), comparison->path[i].explanation);
+	print_wrapped(out, "CPU", comparison->cpu_source);
+	print_wrapped(out, "GB", comparison->bytes_source);
 	for (size_t i = 0; i < comparison->paths; i++)
 		print_failures(out, &comparison->path[i]);
 }
