@@ -50,11 +50,12 @@ bool notice_for_program(struct conn *conn, struct msghdr *message)
 
 	if (!error || error->ee_origin != SO_EE_ORIGIN_ZEROCOPY || !conn->zerocopy.next)
 		return true;
-	/* A range never spans both: the program's first send comes after our last. */
 	if (error->ee_data - conn->zerocopy.oldest < conn->zerocopy.next - conn->zerocopy.oldest ||
 	    error->ee_data < conn->zerocopy.next)
 		return false;
-	error->ee_info -= conn->zerocopy.next;
+	/* The kernel joins our last notice and the program's first in one range: the program's part begins at 0. */
+	error->ee_info = (int32_t)(error->ee_info - conn->zerocopy.next) < 0 ? 0 :
+									      error->ee_info - conn->zerocopy.next;
 	error->ee_data -= conn->zerocopy.next;
 	return true;
 }

@@ -4,12 +4,16 @@
 
 #include <string.h>
 
+#include "common/sys.h"
 #include "preload/send.h"
 #include "preload/watch.h"
 #include "preload/zerocopy.h"
 
 #ifndef MSG_ZEROCOPY
 #define MSG_ZEROCOPY 0x4000000
+#endif
+#ifndef SO_ZEROCOPY
+#define SO_ZEROCOPY 60
 #endif
 
 static void each_descriptor(const struct msghdr *message, void (*visit)(int fd))
@@ -62,8 +66,12 @@ ssize_t send_special(struct conn *conn, int fd, int flags)
 {
 	int rc;
 
-	if (flags & MSG_ZEROCOPY)
+	if (flags & MSG_ZEROCOPY) {
 		conn_detach(conn, REASON_APP_ERRQUEUE);
+		/* Without SO_ZEROCOPY of its own the program asks in vain, and gets no notice. */
+		if (conn->zerocopy.enabled && !conn->app_error_queue && !conn->token)
+			sys_call(SYS_setsockopt, fd, SOL_SOCKET, SO_ZEROCOPY, (long)&(int){ 0 }, sizeof(int), 0);
+	}
 	rc = send_before_kernel(conn, fd, flags, REASON_FLAGS);
 	return rc < 0 ? rc : SEND_BY_KERNEL;
 }
