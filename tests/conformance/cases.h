@@ -3,6 +3,8 @@
 #ifndef ZC_CONFORMANCE_CASES_H
 #define ZC_CONFORMANCE_CASES_H
 
+#include <signal.h>
+
 #include "end.h"
 #include "movers.h"
 
@@ -39,6 +41,20 @@ enum descriptor_close {
 	CLOSE_RANGE_LATER,
 };
 enum descriptor_wait { WAIT_RECV, WAIT_READ, WAIT_POLL };
+
+enum signal_wait {
+	SIGNAL_RECV,
+	SIGNAL_WAITALL,
+	SIGNAL_RECVMSG,
+	SIGNAL_READ, /* those before and this take bytes */
+	SIGNAL_POLL,
+	SIGNAL_PPOLL,
+	SIGNAL_SELECT,
+	SIGNAL_PSELECT,
+	SIGNAL_EPOLL,
+	SIGNAL_EPOLL_PWAIT,
+	SIGNAL_EPOLL_PWAIT2,
+};
 
 #define CASE(name, function, argument) case_function function;
 #include "cases.def"

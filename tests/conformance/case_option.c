@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: MIT */
+/* What a program asks of a connection, and what it sets, before and after sends that take other paths. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include "cases.h"
+#include "end.h"
+
+#ifndef SO_ZEROCOPY
+#define SO_ZEROCOPY 60
+#endif
+#ifndef MSG_ZEROCOPY
+#define MSG_ZEROCOPY 0x4000000
+#endif
+
+static void note_option(int fd, const char *name, int level, int option)
+{
+	int value = 0;
+	socklen_t bytes = sizeof(value);
+	int rc = getsockopt(fd, level, option, &value, &bytes);
+
+	note("%s: %d %s %d, %u bytes", name, rc, errno_name(rc ? errno : 0), value, bytes);
+}
+#define OPTION(fd, level, name) note_option(fd, #name, level, name)
+
+static void note_all(int fd)
+{
+	OPTION(fd, SOL_SOCKET, SO_TYPE);
+	OPTION(fd, SOL_SOCKET, SO_DOMAIN);
+	OPTION(fd, SOL_SOCKET, SO_PROTOCOL);
+	OPTION(fd, SOL_SOCKET, SO_ACCEPTCONN);
+	OPTION(fd, SOL_SOCKET, SO_ERROR);
+	OPTION(fd, SOL_SOCKET, SO_ZEROCOPY);
+	OPTION(fd, SOL_SOCKET, SO_KEEPALIVE);
+	OPTION(fd, SOL_SOCKET, SO_LINGER);
+	OPTION(fd, SOL_SOCKET, SO_RCVLOWAT);
+	OPTION(fd, SOL_SOCKET, SO_RCVTIMEO);
+	OPTION(fd, SOL_SOCKET, SO_OOBINLINE);
+	OPTION(fd, SOL_SOCKET, SO_REUSEADDR);
+	OPTION(fd, IPPROTO_TCP, TCP_NODELAY);
+	OPTION(fd, IPPROTO_TCP, TCP_CORK);
+	OPTION(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT);
+	OPTION(fd, IPPROTO_IP, IP_RECVERR);
+	OPTION(fd, IPPROTO_IP, IP_TTL);
+	OPTION(fd, 12345, 1);
+	OPTION(fd, SOL_SOCKET, 54321);
+}
+
+/* Large sends in both directions, all of them taken by the other end. */
+static void exchange(struct end *end, unsigned int seed, size_t bytes)
+{
+	if (end->server)
+		take_quietly(end->fd, bytes, seed, 0);
+	else
+		give_pattern(end->fd, bytes, seed, 0);
+	if (end->server)
+		give_pattern(end->fd, bytes, seed, 0);
+	else
+		take_quietly(end->fd, bytes, seed, 0);
+}
+
+void option_all(struct end *end, long bytes)
+{
+	meet(end);
+	note_all(end->fd);
+	exchange(end, 1, (size_t)bytes);
+	note_all(end->fd);
+	CALL(setsockopt(end->fd, IPPROTO_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int)));
+	CALL(setsockopt(end->fd, SOL_SOCKET, SO_KEEPALIVE, &(int){ 1 }, sizeof(int)));
+	CALL(setsockopt(end->fd, SOL_SOCKET, SO_LINGER, &(struct linger){ 1, 3 }, sizeof(struct linger)));
+	CALL(setsockopt(end->fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &(int){ 70000 }, sizeof(int)));
+	CALL(setsockopt(end->fd, SOL_SOCKET, SO_SNDBUF, &(int){ 50000 }, sizeof(int)));
+	OPTION(end->fd, SOL_SOCKET, SO_SNDBUF);
+	CALL(setsockopt(end->fd, SOL_SOCKET, 54321, &(int){ 1 }, sizeof(int)));
+	CALL(setsockopt(end->fd, SOL_SOCKET, SO_KEEPALIVE, NULL, 4));
+	CALL(setsockopt(end->fd, SOL_SOCKET, SO_KEEPALIVE, &(int){ 1 }, 1));
+	CALL(setsockopt(-1, SOL_SOCKET, SO_KEEPALIVE, &(int){ 1 }, sizeof(int)));
+	CALL(getsockopt(end->fd, SOL_SOCKET, SO_ERROR, NULL, NULL));
+	CALL(getsockopt(-1, SOL_SOCKET, SO_ERROR, &(int){ 0 }, &(socklen_t){ 4 }));
+	note_all(end->fd);
+	exchange(end, 2, (size_t)bytes);
+	meet_at(end, "done");
+}
+
+void option_names(struct end *end, long bytes)
+{
+	struct sockaddr_in own, peer;
+	socklen_t size = sizeof(own);
+	struct stat status;
+	char text[32] = { 0 };
+
+	meet(end);
+	exchange(end, 1, (size_t)bytes);
+	CALL(getsockname(end->fd, (struct sockaddr *)&own, &size));
+	note("%u bytes, family %u, %s", size, own.sin_family, inet_ntoa(own.sin_addr));
+	CALL(getpeername(end->fd, (struct sockaddr *)&peer, &size));
+	note("%u bytes, family %u, %s", size, peer.sin_family, inet_ntoa(peer.sin_addr));
+	tell_number(end, peer.sin_port);
+	EXPECT(await_number(end) == own.sin_port);
+	CALL(fstat(end->fd, &status));
+	note("mode %o, size %ld", status.st_mode, (long)status.st_size);
+	EXPECT(readlink("/proc/self/fd/0", text, sizeof(text) - 1) > 0);
+	CALL(fcntl(end->fd, F_GETFL));
+	CALL(fcntl(end->fd, F_GETFD));
+	CALL(fcntl(end->fd, F_SETFD, FD_CLOEXEC));
+	CALL(fcntl(end->fd, F_GETFD));
+	CALL(isatty(end->fd));
+	CALL(lseek(end->fd, 0, SEEK_END));
+	CALL(ftruncate(end->fd, 0));
+	CALL(fsync(end->fd));
+	CALL(getpeername(end->fd, NULL, NULL));
+	meet_at(end, "done");
+}
+
+void option_nonblocking(struct end *end, long how)
+{
+	char c;
+
+	meet(end);
+	if (how)
+		CALL(ioctl(end->fd, FIONBIO, &(int){ 1 }));
+	else
+		CALL(fcntl(end->fd, F_SETFL, O_RDWR | O_NONBLOCK));
+	CALL(fcntl(end->fd, F_GETFL));
+	CALL(recv(end->fd, &c, 1, 0));
+	CALL(read(end->fd, &c, 1));
+	meet_at(end, "empty");
+	exchange(end, 1, 100000);
+	CALL(recv(end->fd, &c, 1, MSG_WAITALL));
+	meet_at(end, "done");
+	if (how)
+		CALL(ioctl(end->fd, FIONBIO, &(int){ 0 }));
+	else
+		CALL(fcntl(end->fd, F_SETFL, 0));
+	CALL(fcntl(end->fd, F_GETFL));
+	exchange(end, 2, 100000);
+	if (end->server)
+		give(end->fd, "x", 1);
+	else
+		CALL(recv(end->fd, &c, 1, 0));
+}
+
+/* FIONREAD counts what has arrived, SIOCOUTQ ends at nothing once the other end has it all. */
+void option_queues(struct end *end, long bytes)
+{
+	int there = -1, left = -1;
+
+	meet(end);
+	if (end->server) {
+		await_bytes(end->fd, (int)bytes);
+		CALL(ioctl(end->fd, FIONREAD, &there));
+		note("there: %d", there);
+		take_quietly(end->fd, (size_t)bytes, 1, 0);
+		CALL(ioctl(end->fd, FIONREAD, &there));
+		note("there: %d", there);
+		meet_at(end, "done");
+		return;
+	}
+	for (long i = 0; i < 10; i++)
+		give_pattern(end->fd, (size_t)bytes / 10, 1, (uint64_t)(bytes / 10 * i));
+	CALL(ioctl(end->fd, SIOCOUTQ, &left));
+	EXPECT(left >= 0 && left <= bytes);
+	meet_at(end, "done");
+	/* An acknowledgement may be on its way still: it is waited for, as programs do that ask this. */
+	while (!ioctl(end->fd, SIOCOUTQ, &left) && left)
+		;
+	note("left: %d", left);
+}
+
+void option_cork(struct end *end, long unused)
+{
+	meet(end);
+	if (end->server) {
+		take_pattern(end->fd, 40, 1, 0);
+		give(end->fd, "+", 1);
+		take_pattern(end->fd, 20000, 1, 40);
+		give(end->fd, "+", 1);
+		take_to_end(end->fd, 1, 20040);
+		return;
+	}
+	MUST(setsockopt(end->fd, IPPROTO_TCP, TCP_CORK, &(int){ 1 }, sizeof(int)));
+	for (int i = 0; i < 4; i++)
+		give_pattern(end->fd, 10, 1, (uint64_t)i * 10);
+	MUST(setsockopt(end->fd, IPPROTO_TCP, TCP_CORK, &(int){ 0 }, sizeof(int)));
+	CALL(recv(end->fd, &(char){ 0 }, 1, 0));
+	MUST(setsockopt(end->fd, IPPROTO_TCP, TCP_CORK, &(int){ 1 }, sizeof(int)));
+	give_pattern(end->fd, 20000, 1, 40);
+	MUST(setsockopt(end->fd, IPPROTO_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int)));
+	MUST(setsockopt(end->fd, IPPROTO_TCP, TCP_CORK, &(int){ 0 }, sizeof(int)));
+	CALL(recv(end->fd, &(char){ 0 }, 1, 0));
+	give_pattern(end->fd, 5, 1, 20040);
+}
+
+/* SIGIO for what the connection does, and O_ASYNC set in both ways. */
+static volatile sig_atomic_t told;
+
+static void on_io(int number)
+{
+	told = 1;
+}
+
+void option_async(struct end *end, long how)
+{
+	sigset_t blocked, open;
+
+	meet(end);
+	if (end->server) {
+		exchange(end, 1, 100000);
+		await(end, "send");
+		give(end->fd, "x", 1);
+		await(end, "done");
+		return;
+	}
+	exchange(end, 1, 100000);
+	sigemptyset(&open);
+	sigemptyset(&blocked);
+	sigaddset(&blocked, SIGIO);
+	MUST(sigprocmask(SIG_BLOCK, &blocked, NULL));
+	signal(SIGIO, on_io);
+	CALL(fcntl(end->fd, F_SETOWN, getpid()));
+	if (how)
+		CALL(ioctl(end->fd, FIOASYNC, &(int){ 1 }));
+	else
+		CALL(fcntl(end->fd, F_SETFL, O_RDWR | O_ASYNC));
+	CALL(fcntl(end->fd, F_GETFL));
+	tell(end, "send");
+	while (!told)
+		sigsuspend(&open);
+	CALL(recv(end->fd, &(char){ 0 }, 1, 0));
+	tell(end, "done");
+}
+
+/* The program's own use of MSG_ZEROCOPY, after sends on whatever path: its numbers begin at 0, its notices are all there. */
+static void note_notices(int fd, uint32_t last)
+{
+	uint32_t next = 0;
+
+	while (next <= last) {
+		char control[128];
+		struct msghdr message = { .msg_control = control, .msg_controllen = sizeof(control) };
+		struct { uint32_t error; uint8_t origin, type, code, pad; uint32_t from, to; } *notice;
+		struct cmsghdr *header;
+		ssize_t rc = recvmsg(fd, &message, MSG_ERRQUEUE);
+
+		if (rc < 0 && errno == EAGAIN) {
+			poll(&(struct pollfd){ .fd = fd }, 1, -1);
+			continue;
+		}
+		header = CMSG_FIRSTHDR(&message);
+		if (rc || !header) {
+			note("notice: %zd, flags %#x, control %zu", rc, (unsigned int)message.msg_flags,
+			     message.msg_controllen);
+			return;
+		}
+		notice = (void *)CMSG_DATA(header);
+		if (notice->origin != 5 || notice->error || notice->from != next)
+			note_wrong("notice of origin %u, error %u, %u to %u instead of from %u", notice->origin,
+				   notice->error, notice->from, notice->to, next);
+		next = notice->to + 1;
+	}
+	note("notices to %u", next - 1);
+}
+
+void option_own_zerocopy(struct end *end, long before)
+{
+	char *data = aligned_alloc(4096, 65536 * 3);
+
+	meet(end);
+	if (end->server) {
+		take_quietly(end->fd, (size_t)before, 1, 0);
+		take_quietly(end->fd, 65536 * 3, 2, 0);
+		meet_at(end, "done");
+		return;
+	}
+	give_pattern(end->fd, (size_t)before, 1, 0);
+	OPTION(end->fd, SOL_SOCKET, SO_ZEROCOPY);
+	CALL(setsockopt(end->fd, SOL_SOCKET, SO_ZEROCOPY, &(int){ 1 }, sizeof(int)));
+	OPTION(end->fd, SOL_SOCKET, SO_ZEROCOPY);
+	for (int i = 0; i < 3; i++) {
+		pattern_fill(data + i * 65536, 65536, 2, (uint64_t)i * 65536);
+		CALL(send(end->fd, data + i * 65536, 65536, MSG_ZEROCOPY));
+	}
+	note_notices(end->fd, 2);
+	note_poll(end->fd, POLLIN);
+	free(data);
+	meet_at(end, "done");
+}
+
+/* MSG_ZEROCOPY without SO_ZEROCOPY is a plain send and leaves no notice; the error queue is empty. */
+void option_zerocopy_flag_alone(struct end *end, long before)
+{
+	char *data = aligned_alloc(4096, 65536), control[128];
+	struct msghdr message = { .msg_control = control, .msg_controllen = sizeof(control) };
+
+	meet(end);
+	if (end->server) {
+		take_quietly(end->fd, (size_t)before, 1, 0);
+		take_quietly(end->fd, 65536, 2, 0);
+		tell(end, "taken");
+		await(end, "done");
+		return;
+	}
+	give_pattern(end->fd, (size_t)before, 1, 0);
+	CALL(recvmsg(end->fd, &message, MSG_ERRQUEUE));
+	pattern_fill(data, 65536, 2, 0);
+	CALL(send(end->fd, data, 65536, MSG_ZEROCOPY));
+	await(end, "taken");
+	note_poll(end->fd, POLLIN | POLLOUT);
+	CALL(recvmsg(end->fd, &message, MSG_ERRQUEUE));
+	CALL(recv(end->fd, control, 1, MSG_ERRQUEUE | MSG_DONTWAIT));
+	tell(end, "done");
+	free(data);
+}
