@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
@@ -81,6 +82,9 @@ static ssize_t send_gathered(struct conn *conn, int fd, const struct iovec *iov,
 	struct lock_hold hold;
 	ssize_t taken;
 
+	/* A send is a cancellation point, also for a thread whose sends are all held; once a batch is enough to end it. */
+	if (!atomic_load_explicit(&conn->sg.held, memory_order_relaxed))
+		pthread_testcancel();
 	flusher_ready(); /* may start a thread: never under the lock */
 	if (!conn_enter(conn, fd, &hold))
 		return SEND_BY_KERNEL;
@@ -138,6 +142,7 @@ static ssize_t send_large(struct conn *conn, int fd, const struct iovec *iov, in
 
 	if (rc < 0)
 		return rc;
+	pthread_testcancel(); /* what follows waits only when the buffer is full */
 	rc = zerocopy_send(conn, fd, iov, count, flags);
 	if (rc == -EPIPE && !(flags & MSG_NOSIGNAL))
 		sys_call(SYS_tgkill, getpid(), lock_self(), SIGPIPE, 0, 0, 0);
