@@ -3,6 +3,7 @@
 #ifndef ZC_CONFORMANCE_CASES_H
 #define ZC_CONFORMANCE_CASES_H
 
+#include <fcntl.h>
 #include <signal.h>
 
 #include "end.h"
@@ -55,6 +56,8 @@ enum signal_wait {
 	SIGNAL_EPOLL_PWAIT,
 	SIGNAL_EPOLL_PWAIT2,
 };
+
+enum thread_cancel { CANCEL_RECV, CANCEL_READV, CANCEL_POLL, CANCEL_EPOLL, CANCEL_SEND };
 
 #define CASE(name, function, argument) case_function function;
 #include "cases.def"
