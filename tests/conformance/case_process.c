@@ -15,6 +15,7 @@
 
 #include "cases.h"
 #include "end.h"
+#include "first.h"
 
 extern char **environ;
 
@@ -274,4 +275,27 @@ void process_daemon(struct end *end, long bytes)
 	send_part(end->fd, (size_t)bytes, 1);
 	finish_stream(end);
 	_exit(0);
+}
+
+/* The first call of the new program, before any constructor, is a recv on what it has inherited. */
+void process_first_call(struct end *end, long bytes)
+{
+	char number[16];
+
+	if (!stage()) {
+		meet(end);
+		if (end->server) {
+			take_pattern(end->fd, (size_t)bytes, 4, 0);
+			give(end->fd, "first", 5);
+			take_to_end(end->fd, 4, (uint64_t)bytes);
+			return;
+		}
+		send_part(end->fd, (size_t)bytes, 0);
+		snprintf(number, sizeof(number), "%d", end->fd);
+		setenv(FIRST_FD, number, 1);
+		exec_stage(end, 1);
+	}
+	note("%zd %s '%.5s'", first.got, errno_name(first.error), first.data);
+	send_part(end->fd, (size_t)bytes, 1);
+	CALL(close(end->fd));
 }

@@ -16,8 +16,9 @@
 
 ssize_t take_by_recv_chk(int fd, void *data, size_t bytes)
 {
+	volatile size_t some = bytes < ROOM ? bytes : ROOM; /* not to be seen through */
 	char room[ROOM];
-	ssize_t got = recv(fd, room, bytes < ROOM ? bytes : ROOM, 0);
+	ssize_t got = recv(fd, room, some, 0);
 
 	if (got > 0)
 		memcpy(data, room, (size_t)got);
@@ -26,8 +27,9 @@ ssize_t take_by_recv_chk(int fd, void *data, size_t bytes)
 
 ssize_t take_by_recvfrom_chk(int fd, void *data, size_t bytes)
 {
+	volatile size_t some = bytes < ROOM ? bytes : ROOM; /* not to be seen through */
 	char room[ROOM];
-	ssize_t got = recvfrom(fd, room, bytes < ROOM ? bytes : ROOM, 0, NULL, NULL);
+	ssize_t got = recvfrom(fd, room, some, 0, NULL, NULL);
 
 	if (got > 0)
 		memcpy(data, room, (size_t)got);
@@ -36,8 +38,9 @@ ssize_t take_by_recvfrom_chk(int fd, void *data, size_t bytes)
 
 ssize_t take_by_read_chk(int fd, void *data, size_t bytes)
 {
+	volatile size_t some = bytes < ROOM ? bytes : ROOM; /* not to be seen through */
 	char room[ROOM];
-	ssize_t got = read(fd, room, bytes < ROOM ? bytes : ROOM);
+	ssize_t got = read(fd, room, some);
 
 	if (got > 0)
 		memcpy(data, room, (size_t)got);
