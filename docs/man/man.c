@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Prints zc(1) or libzc(7), made from the lists that the program and the library themselves are made from, so that no setting,
+ * counter, command or call can be missing. Run by the build.
+ */
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/settings.h"
+#include "common/stats.h"
+#include "common/version.h"
+
+/* Text with what troff would take for its own made plain. */
+static void put(const char *text)
+{
+	int line_start = 1;
+
+	for (; *text; text++) {
+		if (line_start && (*text == '.' || *text == '\''))
+			fputs("\\&", stdout);
+		if (*text == '\\')
+			fputs("\\e", stdout);
+		else if (*text == '-')
+			fputs("\\-", stdout);
+		else
+			putchar(*text);
+		line_start = *text == '\n';
+	}
+}
+
+static void item(const char *name, const char *text)
+{
+	fputs(".TP\n.B ", stdout);
+	put(name);
+	putchar('\n');
+	put(text);
+	putchar('\n');
+}
+
+/* Paragraphs are separated by an empty line. */
+static void paragraphs(const char *text)
+{
+	const char *end;
+
+	while ((end = strstr(text, "\n\n"))) {
+		char part[4096];
+
+		snprintf(part, sizeof(part), "%.*s", (int)(end - text), text);
+		put(part);
+		fputs("\n.PP\n", stdout);
+		text = end + 2;
+	}
+	put(text);
+	putchar('\n');
+}
+
+static void heading(const char *page, const char *section, const char *what)
+{
+	printf(".TH %s %s \"\" \"zc %s\" \"\"\n.SH NAME\n", page, section, ZC_VERSION);
+	put(what);
+	putchar('\n');
+}
+
+struct command {
+	const char *id, *synopsis, *summary, *description;
+};
+
+static const struct command commands[] = {
+#define ZC_COMMAND(id, synopsis, summary, description) { #id, synopsis, summary, description },
+#include "apps/zc/commands.def"
+};
+
+static const struct {
+	const char *id, *option, *help;
+} options[] = {
+#define ZC_OPTION(command, option, help) { #command, option, help },
+#include "apps/zc/commands.def"
+};
+
+static const struct {
+	const char *name, *what, *remedy;
+} checks[] = {
+#define ZC_CHECK(id, name, needed, what, remedy) { name, what, remedy },
+#include "apps/zc/doctor.def"
+#undef ZC_CHECK
+};
+
+static void print_command(const struct command *command)
+{
+	fputs(".SS zc ", stdout);
+	put(command->id);
+	fputs("\n.B zc ", stdout);
+	put(command->id);
+	putchar(' ');
+	put(command->synopsis);
+	fputs("\n.PP\nThis command ", stdout);
+	put(command->summary);
+	fputs(".\n.PP\n", stdout);
+	paragraphs(command->description);
+	for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
+		if (!strcmp(options[i].id, command->id))
+			item(options[i].option, options[i].help);
+	}
+}
+
+static void print_zc(void)
+{
+	heading("ZC", "1", "zc - run programs under libzc.so, and see what that changes");
+	puts(".SH SYNOPSIS\n.B zc\n.I COMMAND\n[ARGUMENT...]\n.br\n.B zc help\n[COMMAND]\n.br\n.B zc \\-\\-version\n.SH COMMANDS");
+	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
+		print_command(&commands[i]);
+	puts(".SH WHAT ZC DOCTOR LOOKS AT");
+	for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {
+		char text[1024];
+
+		snprintf(text, sizeof(text), "%s. Remedy: %s.", checks[i].what, checks[i].remedy);
+		item(checks[i].name, text);
+	}
+	puts(".SH EXIT STATUS\n0 on success, 1 for a failure, 2 for wrong usage; of\n.B zc run\n"
+	     "that of the program, 126 or 127 if it can't be executed or found.\n"
+	     ".SH SEE ALSO\n.BR libzc (7),\n.BR zc\\-msg (1),\n.BR zc\\-writes (1),\n.BR zc\\-ttcp (1)");
+}
+
+static void print_settings(void)
+{
+	puts(".SH SETTINGS\nEnvironment variables. A value that is refused is told on standard error and leaves the standard in place.");
+	for (size_t i = 0; i < setting_row_count; i++) {
+		char text[1024];
+
+		snprintf(text, sizeof(text), "%s. Allowed: %s.%s%s", setting_rows[i].help, setting_rows[i].allowed,
+			 setting_rows[i].standard ? " Standard: " : "",
+			 setting_rows[i].standard ? setting_rows[i].standard : "");
+		item(setting_rows[i].env, text);
+	}
+}
+
+static void print_rows(const char *title, const struct stat_row *rows, size_t count)
+{
+	fputs(".SS ", stdout);
+	put(title);
+	putchar('\n');
+	for (size_t i = 0; i < count; i++)
+		item(rows[i].name, rows[i].help);
+}
+
+static void print_calls(void)
+{
+	static const char *const calls[] = {
+#define ZC_CALL(ret, name, params, args) #name,
+#define ZC_VOID(name, params, args) #name,
+#define ZC_NORETURN(name, params, args) #name,
+#define ZC_VARIADIC(ret, name, params) #name,
+#define ZC_JUMP(ret, name, params) #name,
+#include "preload/calls.def"
+	};
+
+	puts(".SH INTERCEPTED CALLS");
+	for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+		put(calls[i]);
+		puts(i + 1 < sizeof(calls) / sizeof(calls[0]) ? "," : ".");
+	}
+}
+
+static void print_libzc(void)
+{
+	heading("LIBZC", "7", "libzc - moves the bytes of an unmodified TCP program over the cheapest path that is correct");
+	puts(".SH SYNOPSIS\n.B LD_PRELOAD=libzc.so\n.I PROGRAM\n.SH PATHS");
+	for (int i = 0; i < PATH_COUNT; i++)
+		item(path_name((enum zc_path)i), path_help((enum zc_path)i));
+	print_settings();
+	puts(".SH RULES\nA file named by ZC_RULES, one rule a line; # begins a comment; the first that matches wins:\n.PP\n"
+	     ".nf\nuse PATH|tcp server|client PROGRAM ADDRESS/PREFIX:PORT\n.fi\n.PP\n"
+	     "PROGRAM is a file name with * and ?; ADDRESS is IPv4, IPv6 in brackets, or *; PORT a number, a range A\\-B, or *. For a\n"
+	     "server the address and port are its own, for a client those of the other end.");
+	puts(".SH COUNTERS\nShown by\n.BR zc\\ stat .");
+	print_rows("Of a connection and path", stat_path_rows, STAT_PATH_COUNT);
+	print_rows("Of a connection", stat_conn_rows, STAT_CONN_COUNT);
+	print_rows("Of a process", stat_process_rows, STAT_PROCESS_COUNT);
+	print_rows("Why a send did not take a faster path", stat_reason_rows, REASON_COUNT);
+	print_calls();
+	puts(".SH LIMITS\nNot reached: static programs, programs with set\\-user\\-ID or file capabilities, other libcs, Go programs.\n"
+	     "Not seen: io_uring, and system calls that a program makes by bare instructions; the connection stays right, on TCP.\n"
+	     "A process that is killed outright loses the bytes that sg has held, of at most ZC_SG_HOLD_US microseconds.\n"
+	     "A bad address given to a send that sg gathers is a fault of the program, not EFAULT.\n"
+	     "Where the guard is mprotect, a system call made by a bare instruction that has the kernel write to a sent buffer fails "
+	     "with EFAULT.\n.SH SEE ALSO\n.BR zc (1)");
+}
+
+int main(int argc, char **argv)
+{
+	if (argc == 2 && !strcmp(argv[1], "zc.1"))
+		print_zc();
+	else if (argc == 2 && !strcmp(argv[1], "libzc.7"))
+		print_libzc();
+	else
+		return fprintf(stderr, "usage: zc-man zc.1|libzc.7\n"), 2;
+	return ferror(stdout) || fflush(stdout) ? 1 : 0;
+}
