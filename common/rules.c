@@ -117,7 +117,6 @@ static bool read_ipv6(const char *at, const char *end, uint8_t *out)
 			if (!read_ipv4(start, end, parts + used))
 				return false;
 			used += 4;
-			at = end;
 			break;
 		}
 		if (at == start || used > 14)

@@ -164,7 +164,7 @@ static void block_on_write(uintptr_t page)
 {
 	uint64_t limit = settings.block_us * NS_PER_US;
 	struct guard_cover *cover;
-	uint64_t began = clock_now(), now = began;
+	uint64_t began = clock_now(), now;
 
 	while ((cover = cover_find(page, page + GUARD_PAGE))) {
 		struct guard_record *record = cover->record;
