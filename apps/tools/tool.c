@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT */
+#include "apps/tools/tool.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <unistd.h>
+
+int tool_check_memory(const char *option, uint64_t bytes, uint64_t copies, struct fault *fault)
+{
+	uint64_t there = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+
+	if (bytes <= there / copies)
+		return 0;
+	return fault_set(fault, EINVAL, "%s %llu: is needed %llu times, beyond the memory of this machine; allowed is up to "
+			 "%llu bytes", option, (unsigned long long)bytes, (unsigned long long)copies,
+			 (unsigned long long)(there / copies));
+}
+
+int verdict_send(struct stream *stream, struct verdict verdict)
+{
+	size_t done;
+
+	verdict.messages = htobe64(verdict.messages);
+	verdict.reads = htobe64(verdict.reads);
+	return stream_send(stream, &verdict, sizeof(verdict), &done);
+}
+
+int verdict_receive(struct stream *stream, struct verdict *verdict)
+{
+	size_t done;
+	int rc = stream_receive(stream, CALL_RECV, verdict, sizeof(*verdict), &done);
+
+	verdict->messages = be64toh(verdict->messages);
+	verdict->reads = be64toh(verdict->reads);
+	return rc > 0 ? -EPIPE : rc;
+}
+
+int warm_send(struct stream *stream)
+{
+	size_t done;
+
+	return stream_send(stream, "w", 1, &done);
+}
+
+int warm_receive(struct stream *stream)
+{
+	size_t done;
+	char byte;
+	int rc = stream_receive(stream, CALL_RECV, &byte, 1, &done);
+
+	return rc > 0 ? -EPIPE : rc;
+}
+
+json_t *report_json(const struct report *report)
+{
+	const struct shared_options *shared = report->values;
+	const struct outcome *outcome = report->outcome;
+	const struct option_table *table = report->tool->options;
+	const char *latency_of = report->tool->latency_of(report->values, report->role);
+	json_t *json = json_object();
+
+	json_object_set_new(json, "tool", json_string(table->tool));
+	json_object_set_new(json, "role", json_string(report->role == FOR_SERVER ? table->server : table->client));
+	json_object_set_new(json, report->tool->kind, option_json(table, report->values, report->tool->kind));
+	json_object_set_new(json, "bytes_per_message",
+			    json_integer((json_int_t)report->tool->message_bytes(report->values)));
+	json_object_set_new(json, "threads", json_integer((json_int_t)report->tool->connections(report->values)));
+	json_object_set_new(json, "seconds", json_real(report->seconds));
+	json_object_set_new(json, "messages", json_integer((json_int_t)outcome->messages));
+	json_object_set_new(json, "bytes", json_integer((json_int_t)outcome->bytes));
+	json_object_set_new(json, "reads", json_integer((json_int_t)outcome->reads));
+	json_object_set_new(json, "gbit_s",
+			    report->seconds > 0 ? json_real((double)outcome->bytes * 8e-9 / report->seconds) : json_null());
+	json_object_set_new(json, "latency_of",
+			    latency_of && outcome->latency.count ? json_string(latency_of) : json_null());
+	json_object_set_new(json, "latency_us", latency_json(&outcome->latency));
+	json_object_set_new(json, "cpu", cpu_json(report->cpu, outcome->bytes));
+	json_object_set_new(json, "peer_cpu", report->peer_cpu ? json_deep_copy(report->peer_cpu) : json_null());
+	json_object_set_new(json, "verified", verified_json(shared->verify, report->verified));
+	json_object_set_new(json, "parameters",
+			    options_json(table, report->values, report->role == FOR_SERVER ? TOLD : FOR_CLIENT));
+	return json;
+}
