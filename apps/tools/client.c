@@ -292,20 +292,36 @@ static int gates_wait(struct client *client, char wanted, struct fault *fault)
 	return rc < 0 ? rc : 0;
 }
 
+/* Receives the frame that is due on the control connection. */
+static int expect(struct client *client, enum frame_kind kind, json_t **body, struct fault *fault)
+{
+	int rc = frame_expect(client->control, kind, body, fault);
+
+	if (rc != -EAGAIN)
+		return rc;
+	fault->code = 0;
+	return fault_set(fault, ETIMEDOUT, "the server did not answer within %llu s (--timeout)",
+			 (unsigned long long)client->shared->timeout);
+}
+
 static int hello(struct client *client, struct fault *fault)
 {
 	const struct option_table *table = client->tool->options;
+	struct timeval limit = { .tv_sec = (time_t)client->shared->timeout };
 	json_t *body;
 	int rc;
 
 	client->control = net_connect(client->host, client->port, client->shared->timeout, 0, fault);
 	if (client->control < 0)
 		return client->control;
+	/* The server answers at once; what is long is measured on other connections. */
+	setsockopt(client->control, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+	setsockopt(client->control, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
 	rc = frame_send(client->control, FRAME_HELLO,
 			json_pack("{s:s, s:o}", "tool", table->tool, "options", options_json(table, client->values, TOLD)),
 			fault);
 	if (!rc)
-		rc = frame_expect(client->control, FRAME_WELCOME, &body, fault);
+		rc = expect(client, FRAME_WELCOME, &body, fault);
 	if (rc)
 		return rc;
 	client->session_id = (uint64_t)json_integer_value(json_object_get(body, "session"));
@@ -321,7 +337,7 @@ static int measure(struct client *client, struct results *results, struct fault 
 	int rc = frame_send(client->control, FRAME_START, NULL, fault);
 
 	if (!rc)
-		rc = frame_expect(client->control, FRAME_STARTED, &body, fault);
+		rc = expect(client, FRAME_STARTED, &body, fault);
 	if (rc)
 		return rc;
 	json_decref(body);
@@ -341,7 +357,7 @@ static int stop(struct client *client, struct results *results, bool aborted, st
 	json_t *body = json_pack("{s:b, s:o}", "aborted", aborted, "cpu", cpu_json(&results->cpu, results->total.bytes));
 	int rc = frame_send(client->control, FRAME_STOP, body, fault);
 
-	return rc ? rc : frame_expect(client->control, FRAME_RESULT, &results->peer, fault);
+	return rc ? rc : expect(client, FRAME_RESULT, &results->peer, fault);
 }
 
 static void add_up(struct client *client, struct results *results)

@@ -60,6 +60,7 @@ static const struct tool tool = {
 	.message_bytes = message_bytes,
 	.connections = connections,
 	.latency_of = latency_of,
+	.applies = tool_all_apply,
 	.serve = msg_serve,
 };
 

@@ -16,6 +16,11 @@ int tool_check_memory(const char *option, uint64_t bytes, uint64_t copies, struc
 			 (unsigned long long)(there / copies));
 }
 
+bool tool_all_apply(const void *values, const char *option)
+{
+	return true;
+}
+
 int verdict_send(struct stream *stream, struct verdict verdict)
 {
 	size_t done;
@@ -51,6 +56,17 @@ int warm_receive(struct stream *stream)
 	return rc > 0 ? -EPIPE : rc;
 }
 
+static json_t *parameters(const struct report *report)
+{
+	const struct option_table *table = report->tool->options;
+	json_t *object = options_json(table, report->values, report->role == FOR_SERVER ? TOLD : FOR_CLIENT);
+
+	for (size_t i = 0; i < table->count; i++)
+		if (!report->tool->applies(report->values, table->rows[i].name))
+			json_object_del(object, table->rows[i].name);
+	return object;
+}
+
 json_t *report_json(const struct report *report)
 {
 	const struct shared_options *shared = report->values;
@@ -77,7 +93,6 @@ json_t *report_json(const struct report *report)
 	json_object_set_new(json, "cpu", cpu_json(report->cpu, outcome->bytes));
 	json_object_set_new(json, "peer_cpu", report->peer_cpu ? json_deep_copy(report->peer_cpu) : json_null());
 	json_object_set_new(json, "verified", verified_json(shared->verify, report->verified));
-	json_object_set_new(json, "parameters",
-			    options_json(table, report->values, report->role == FOR_SERVER ? TOLD : FOR_CLIENT));
+	json_object_set_new(json, "parameters", parameters(report));
 	return json;
 }

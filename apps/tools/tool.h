@@ -31,9 +31,15 @@ struct tool {
 	/* Names what the latencies at either end are latencies of; NULL if there are none. */
 	const char *(*latency_of)(const void *values, unsigned int role);
 
+	/* Returns whether an option has a meaning in this run: the others are left out of the report. */
+	bool (*applies)(const void *values, const char *option);
+
 	/* The server's part of a connection, up to the client's end of file. Returns 0 or -errno with the fault set. */
 	int (*serve)(struct connection *connection);
 };
+
+/* For tools whose options always apply. */
+bool tool_all_apply(const void *values, const char *option);
 
 /* What a message needs, in bytes, must be less than the machine has. Returns 0 or -EINVAL. */
 int tool_check_memory(const char *option, uint64_t bytes, uint64_t copies, struct fault *fault);

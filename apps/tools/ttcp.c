@@ -23,8 +23,8 @@ static const struct option_table table = {
 		 "       zc-ttcp --transmit HOST --port PORT --mode MODE --bytes BYTES [OPTION...]",
 	.about = "Measures throughput and latency of a TCP connection, or of many, under a choice of traffic patterns. The\n"
 		 "transmitting end tells the receiving one what to expect.",
-	.server = "receiving end",
-	.client = "transmitting end",
+	.server = "receiver",
+	.client = "transmitter",
 	.rows = rows,
 	.count = sizeof(rows) / sizeof(rows[0]),
 	.bytes = sizeof(struct ttcp_options),
@@ -81,6 +81,16 @@ static int check(const void *values, struct fault *fault)
 	return tool_check_memory("--bytes", options->bytes, 2 * options->buffers * connections(options), fault);
 }
 
+static bool applies(const void *values, const char *option)
+{
+	const struct ttcp_options *options = values;
+
+	for (size_t i = 0; i < sizeof(only) / sizeof(only[0]); i++)
+		if (!strcmp(only[i].option, option))
+			return only[i].modes >> options->mode & 1;
+	return true;
+}
+
 static const struct tool tool = {
 	.options = &table,
 	.kind = "mode",
@@ -88,6 +98,7 @@ static const struct tool tool = {
 	.message_bytes = message_bytes,
 	.connections = connections,
 	.latency_of = latency_of,
+	.applies = applies,
 	.serve = ttcp_receive,
 };
 
@@ -95,11 +106,11 @@ static int check_client(const struct ttcp_options *options, uint64_t given, stru
 {
 	if (!options->port)
 		return fault_set(fault, EINVAL,
-				 "--port 0: allowed for the transmitting end is a whole number from 1 to 65535");
+				 "--port 0: allowed for the transmitter is a whole number from 1 to 65535");
 	if (option_was_given(&table, given, "count") && option_was_given(&table, given, "seconds"))
 		return fault_set(fault, EINVAL, "--count and --seconds: allowed is one of them");
 	for (size_t i = 0; i < sizeof(only) / sizeof(only[0]); i++)
-		if (option_was_given(&table, given, only[i].option) && !(only[i].modes >> options->mode & 1))
+		if (option_was_given(&table, given, only[i].option) && !applies(options, only[i].option))
 			return fault_set(fault, EINVAL, "--%s has no meaning in mode %s; see --help", only[i].option,
 					 option_choice(&table, "mode", options->mode));
 	return check(options, fault);

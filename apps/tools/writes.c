@@ -107,6 +107,7 @@ static const struct tool tool = {
 	.message_bytes = writes_bytes,
 	.connections = connections,
 	.latency_of = latency_of,
+	.applies = tool_all_apply,
 	.serve = serve,
 };
 
