@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: MIT
+"""
+C: what single calls cost. Each measurement is a small program (bench/) that is run on its stacks in turn, so that what the machine
+does meanwhile meets all of them alike; instructions are counted by callgrind, which no other load disturbs.
+"""
+import json
+import pathlib
+import re
+import shutil
+
+from experiments import matrix, stacks
+from experiments.processes import ProgramFailed, output, with_environment
+
+COLUMNS = ["measure", "subject", "bytes", "burst", "threads", "stack", "repeat", "status", "error", "unit", "value"]
+KEY = ["measure", "subject", "bytes", "burst", "threads", "stack", "repeat"]
+LIMIT_S = 600
+
+CALLS = ["read-zero", "write-null", "tcp-receive-nothing", "tcp-send-receive"]
+COPY = stacks.Stack("copy", "copy")
+TCP = stacks.Stack(stacks.PLAIN)
+
+
+class Costs:
+    """The list of cost measurements, and how each is made."""
+
+    def __init__(self, files, profile, names, scratch):
+        self.files = files
+        self.size = profile.costs
+        self.paths = names
+        self.scratch = pathlib.Path(scratch)
+
+    def rows(self):
+        """The keys of all rows that are to be measured, in order; (key, function that returns {subject: value}, unit)."""
+        for repeat in range(self.size["repeats"]):
+            pair = [TCP, COPY] if repeat % 2 == 0 else [COPY, TCP]
+            for kind in CALLS:
+                for stack in pair:
+                    yield self._key("call", kind, stack, repeat), self.call
+            for stack in self._turned([stacks.Stack(name, name) for name in self.paths], repeat):
+                yield self._key("ping-pong", "half round trip", stack, repeat, size=64), self.ping_pong
+        for kind in CALLS:
+            for stack in (TCP, COPY):
+                yield self._key("instructions", kind, stack, 0), self.instructions
+        for repeat in range(3):
+            yield self._key("start", "process", stacks.Stack("both", "copy"), repeat), self.start
+            for size, burst in self.size["sends"]:
+                for stack in self._turned(self._senders(), repeat):
+                    yield self._key("send", "call", stack, repeat, size, burst), self.send
+            for guard in ("uffd", "mprotect"):
+                for size in self.size["guard_bytes"]:
+                    for threads in (1, 2):
+                        yield self._key("guard", guard, stacks.Stack("none"), repeat, size, threads=threads), self.guard
+
+    def _senders(self):
+        senders = [stacks.Stack(name, name) for name in self.paths if name != "zerocopy"]
+        return senders + (stacks.ZEROCOPY_KEPT if "zerocopy" in self.paths else [])
+
+    @staticmethod
+    def _turned(items, repeat):
+        turn = repeat % len(items)
+        return items[turn:] + items[:turn]
+
+    @staticmethod
+    def _key(measure, subject, stack, repeat, size="", burst="", threads=""):
+        return {"measure": measure, "subject": subject, "bytes": size, "burst": burst, "threads": threads, "stack": stack,
+                "repeat": repeat}
+
+    def _run(self, stack, command):
+        library = self.files["library"]
+        return output(with_environment(stack.environment(library), [str(word) for word in command]), self.scratch / "errors", LIMIT_S)
+
+    def call(self, key):
+        """The best of several rounds: whatever else runs can only add to it."""
+        text = self._run(key["stack"], [self.files["calls"], key["subject"], self.size["calls"], self.size["rounds"]])
+        return {"": ("ns", min(json.loads(text)["ns"]))}
+
+    def instructions(self, key):
+        """What twice the calls take more than the calls once, for one: start and end fall out."""
+        counts = []
+        for calls in (self.size["instructions"], 2 * self.size["instructions"]):
+            out = self.scratch / "callgrind"
+            valgrind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", "--quiet"]
+            self._run(key["stack"], [*valgrind, self.files["calls"], key["subject"], calls, 1])
+            found = re.search(r"^(?:summary|totals): (\d+)", out.read_text(encoding="utf-8"), re.MULTILINE)
+            counts.append(int(found.group(1)))
+        return {"": ("instructions", (counts[1] - counts[0]) / self.size["instructions"])}
+
+    def start(self, _key):
+        report = json.loads(output([str(word) for word in (
+            self.files["starts"], self.files["library"], self.size["starts"], self.files["nothing"])], self.scratch / "errors", LIMIT_S))
+        return {"plain": ("ms", report["plain_ms"]), "preloaded": ("ms", report["preloaded_ms"])}
+
+    def send(self, key):
+        text = self._run(key["stack"], [self.files["sends"], key["bytes"], key["burst"], self.size["send_rounds"]])
+        report = json.loads(text)["ns"]
+        return {"mean": ("ns", report["mean"]), "p50": ("ns", report["p50"])}
+
+    def guard(self, key):
+        text = self._run(key["stack"], [self.files["guards"], key["subject"], key["bytes"], key["threads"], self.size["guard_rounds"]])
+        report = json.loads(text)
+        if not report["available"]:
+            raise ProgramFailed(f"the {key['subject']} guard is not to be had on this machine")
+        return {step: ("ns", value) for step, value in report["ns"].items()}
+
+
+def point_of_ping_pong(seconds):
+    return matrix.Point("S", "loopback", (("mode", "ping-pong"), ("bytes", 64)), (), seconds)
+
+
+def why_no_callgrind():
+    return None if shutil.which("valgrind") else "valgrind is not installed: instructions are not counted"

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: MIT
+"""
+What is run: the points of each profile. A point is one command line of a tool on one network; it is run on several stacks in turn.
+
+M: messages of eight fields (zc-msg). W: many writes, writev, one write (zc-writes). S: the AZ-SDP paper's modes (zc-ttcp).
+C, what single calls cost, is in costs.py.
+"""
+import dataclasses
+
+from experiments import stacks as stack_module
+
+EXPERIMENTS = {
+    "M": "messages of eight fields",
+    "W": "many writes, writev, one write",
+    "S": "the modes of the AZ-SDP paper",
+    "C": "what single calls cost",
+}
+TOOLS = {"M": "zc-msg", "W": "zc-writes", "S": "zc-ttcp"}
+KIB, MIB = 1024, 1024 * 1024
+FIELDS = 8
+VARIANTS = ["flat", "fields", "iovec", "zerocopy"]
+SHAPES = [(15, 100), (30, 50), (60, 25), (100, 15)]  # buffers × bytes, the source's
+
+# The columns that tell points apart.
+PARAMETERS = ["mode", "bytes", "threads", "compute_us", "window", "offset_bytes", "delay_us", "nbufs", "bufsize", "repetitions"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    experiment: str
+    network: str
+    parameters: tuple  # of (column, value)
+    stacks: tuple
+    seconds: float
+
+    def get(self, name):
+        return dict(self.parameters).get(name)
+
+    def row(self):
+        return {"experiment": self.experiment, "network": self.network, **dict(self.parameters)}
+
+    def title(self):
+        shown = [f"{name}={value}" for name, value in self.parameters if name != "mode"]
+        return " ".join([self.experiment, self.network, str(self.get("mode")), *shown])
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    name: str
+    help: str
+    seconds: float
+    repeats: int
+    messages: dict  # network: list of (sizes, threads)
+    shapes: dict  # network: list of (nbufs, bufsize)
+    repetitions: int
+    paper: dict  # network: list of parameter dicts
+    costs: dict
+
+
+def paper_mode(mode, bytes_of, **lists):
+    """Parameter dicts of a mode: each size with each value of at most one list."""
+    if not lists:
+        return [{"mode": mode, "bytes": size} for size in bytes_of]
+    ((name, values),) = lists.items()
+    return [{"mode": mode, "bytes": size, name: value} for size in bytes_of for value in values]
+
+
+def paper_full():
+    sizes = [64, 256, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB]
+    windows = [1, 2, 4, 8, 16, 32, 64]
+    return [
+        *paper_mode("ping-pong", sizes),
+        *paper_mode("stream", sizes),
+        *paper_mode("overlap", [64 * KIB, MIB], compute_us=[0, 20, 50, 100, 150, 200]),
+        *paper_mode("touch", [64 * KIB, MIB], window=windows),
+        *paper_mode("hot-spot", [64, KIB, 16 * KIB, 64 * KIB, 256 * KIB], threads=[6]),
+        *paper_mode("hot-spot", [64 * KIB], threads=[1, 2, 3, 4]),
+        *paper_mode("multi-stream", [64 * KIB], threads=[1, 2, 4, 8]),
+        *paper_mode("multi-client", [64, KIB, 16 * KIB, 64 * KIB, 256 * KIB], threads=[6]),
+        *paper_mode("skew", [64 * KIB, MIB], delay_us=[0, 100, 1000]),
+        *paper_mode("unaligned", [64 * KIB, MIB], offset_bytes=[0, 1, 2048]),
+    ]
+
+
+def paper_quick():
+    return [
+        *paper_mode("ping-pong", [64, 4 * KIB, 64 * KIB, MIB]),
+        *paper_mode("stream", [64, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB]),
+        *paper_mode("overlap", [64 * KIB, MIB], compute_us=[0, 50, 200]),
+        *paper_mode("touch", [64 * KIB, MIB], window=[1, 4, 16]),
+        *paper_mode("hot-spot", [64, 64 * KIB], threads=[6]),
+        *paper_mode("multi-stream", [64 * KIB], threads=[1, 2, 4]),
+        *paper_mode("multi-client", [KIB, 64 * KIB], threads=[6]),
+        *paper_mode("skew", [64 * KIB, MIB], delay_us=[0, 1000]),
+        *paper_mode("unaligned", [64 * KIB, MIB], offset_bytes=[0, 1]),
+    ]
+
+
+def paper_smoke():
+    return [
+        *paper_mode("ping-pong", [64]),
+        *paper_mode("stream", [64 * KIB]),
+        *paper_mode("overlap", [64 * KIB], compute_us=[50]),
+        *paper_mode("touch", [64 * KIB], window=[1]),
+        *paper_mode("hot-spot", [64], threads=[2]),
+        *paper_mode("multi-stream", [64 * KIB], threads=[2]),
+        *paper_mode("multi-client", [64 * KIB], threads=[2]),
+        *paper_mode("skew", [64 * KIB], delay_us=[200]),
+        *paper_mode("unaligned", [64 * KIB], offset_bytes=[1]),
+    ]
+
+
+PROFILES = {
+    "smoke": Profile(
+        "smoke", "a minute: whether everything works; its figures mean nothing", 0.03, 1,
+        {"loopback": [([KIB, 64 * KIB], [1])], "veth": [([64 * KIB], [1])]},
+        {"loopback": [(15, 100)], "veth": [(15, 100)]}, 300,
+        {"loopback": paper_smoke(), "veth": paper_mode("stream", [64 * KIB])},
+        {"calls": 2000, "rounds": 3, "repeats": 2, "starts": 10, "instructions": 500, "guard_rounds": 5, "guard_bytes": [64 * KIB],
+         "sends": [(64, 1)], "send_rounds": 50, "seconds": 0.03},
+    ),
+    "quick": Profile(
+        "quick", "about half an hour: the main points of every experiment", 0.2, 5,
+        {"loopback": [([KIB, 4 * KIB, 64 * KIB, MIB], [1, 4]), ([64 * KIB], [2, 8])], "veth": [([KIB, 64 * KIB, MIB], [1])]},
+        {"loopback": SHAPES, "veth": [SHAPES[0], SHAPES[3]]}, 5000,
+        {"loopback": paper_quick(),
+         "veth": [*paper_mode("ping-pong", [64]), *paper_mode("stream", [KIB, 64 * KIB, MIB])]},
+        {"calls": 100000, "rounds": 9, "repeats": 9, "starts": 500, "instructions": 20000, "guard_rounds": 300,
+         "guard_bytes": [16 * KIB, 64 * KIB, 256 * KIB, MIB], "sends": [(64, 1), (64, 8), (4 * KIB, 1), (64 * KIB, 1), (MIB, 1)],
+         "send_rounds": 1000, "seconds": 0.5},
+    ),
+    "full": Profile(
+        "full", "hours: the whole matrix", 0.5, 9,
+        {network: [([64, 256, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB], [1, 2, 4, 8])] for network in ("loopback", "veth")},
+        {"loopback": SHAPES, "veth": SHAPES}, 20000,
+        {"loopback": paper_full(), "veth": paper_full()},
+        {"calls": 200000, "rounds": 15, "repeats": 15, "starts": 500, "instructions": 100000, "guard_rounds": 1000,
+         "guard_bytes": [16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB],
+         "sends": [(64, 1), (64, 8), (KIB, 1), (4 * KIB, 1), (16 * KIB, 1), (64 * KIB, 1), (256 * KIB, 1), (MIB, 1)],
+         "send_rounds": 3000, "seconds": 2},
+    ),
+}
+
+
+def message_points(profile, network):
+    seen = []
+    for sizes, threads in profile.messages.get(network, []):
+        for size in sizes:
+            for count in threads:
+                for variant in VARIANTS:
+                    parameters = {"mode": variant, "bytes": size, "threads": count}
+                    if parameters not in seen:
+                        seen.append(parameters)
+    return seen
+
+
+def write_points(profile, network):
+    return [
+        {"mode": str(kind), "nbufs": nbufs, "bufsize": bufsize, "repetitions": profile.repetitions}
+        for nbufs, bufsize in profile.shapes.get(network, [])
+        for kind in (1, 2, 3)
+    ]
+
+
+def stacks_of(parameters, usual):
+    """The inner comparisons of the paper have stacks of their own, beside plain TCP."""
+    own = {"skew": stack_module.SKEWED, "unaligned": stack_module.ZEROCOPY_KEPT}.get(parameters["mode"])
+    if own is None:
+        return tuple(usual)
+    return tuple([stack for stack in usual if stack.name in (stack_module.PLAIN, "auto")] + own)
+
+
+def points(profile, experiments, networks, usual):
+    """All points of a profile, network by network."""
+    makers = {"M": message_points, "W": write_points, "S": lambda its, network: its.paper.get(network, [])}
+    return [
+        Point(experiment, network, tuple(parameters.items()), stacks_of(parameters, usual), profile.seconds)
+        for network in networks
+        for experiment, make in makers.items()
+        if experiment in experiments
+        for parameters in make(profile, network)
+    ]
+
+
+def client_arguments(point, address, port):
+    """The client's command line behind the name of the tool."""
+    get = point.get
+    seconds = ["--seconds", str(point.seconds)]
+    if point.experiment == "M":
+        # Field by field under Nagle's algorithm a message can take 40 ms: few of them warm up as well as many.
+        warmup = ["--warmup", "5"] if get("mode") == "fields" else []
+        return ["client", "--host", address, "--port", str(port), "--variant", get("mode"),
+                "--field-bytes", str(get("bytes") // FIELDS), "--threads", str(get("threads")), *seconds, *warmup]
+    if point.experiment == "W":
+        return ["client", address, str(port), str(get("repetitions")), str(get("nbufs")), str(get("bufsize")), get("mode")]
+    return ["--transmit", address, "--port", str(port), *paper_arguments(point), *seconds]
+
+
+def paper_arguments(point):
+    get, mode = point.get, point.get("mode")
+    tool_mode = {"skew": "touch", "unaligned": "stream"}.get(mode, mode)
+    arguments = ["--mode", tool_mode, "--bytes", str(get("bytes"))]
+    if mode in ("hot-spot", "multi-client"):
+        arguments += ["--clients", str(get("threads"))]
+    if mode == "multi-stream":
+        arguments += ["--threads", str(get("threads"))]
+    if mode in ("ping-pong", "hot-spot"):  # as every latency test does; Nagle's algorithm is not its subject
+        arguments += ["--nodelay"]
+    for name, option in (("compute_us", "--compute-us"), ("window", "--window"), ("offset_bytes", "--offset-bytes"),
+                         ("delay_us", "--receiver-delay-us")):
+        if get(name) is not None:
+            arguments += [option, str(get(name))]
+    return arguments
+
+
+def server_arguments(point, address):
+    if point.experiment == "S":
+        return ["--receive", "--port", "0", "--bind", address, "--sessions", "1"]
+    return ["server", "--port", "0", "--bind", address, "--sessions", "1"]
