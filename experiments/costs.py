@@ -4,15 +4,14 @@ C: what single calls cost. Each measurement is a small program (bench/) that is 
 does meanwhile meets all of them alike; instructions are counted by callgrind, which no other load disturbs.
 """
 import json
-import pathlib
 import re
 import shutil
 
 from experiments import matrix, stacks
 from experiments.processes import ProgramFailed, output, with_environment
 
-COLUMNS = ["measure", "subject", "bytes", "burst", "threads", "stack", "repeat", "status", "error", "unit", "value"]
 KEY = ["measure", "subject", "bytes", "burst", "threads", "stack", "repeat"]
+COLUMNS = [*KEY, "status", "error", "what", "unit", "value"]
 LIMIT_S = 600
 
 CALLS = ["read-zero", "write-null", "tcp-receive-nothing", "tcp-send-receive"]
@@ -23,14 +22,15 @@ TCP = stacks.Stack(stacks.PLAIN)
 class Costs:
     """The list of cost measurements, and how each is made."""
 
-    def __init__(self, files, profile, names, scratch):
-        self.files = files
+    def __init__(self, runner, profile, names):
+        self.runner = runner
+        self.files = runner.files
         self.size = profile.costs
         self.paths = names
-        self.scratch = pathlib.Path(scratch)
+        self.scratch = runner.scratch
 
-    def rows(self):
-        """The keys of all rows that are to be measured, in order; (key, function that returns {subject: value}, unit)."""
+    def list(self):
+        """What is to be measured, in order: (key, function that measures it)."""
         for repeat in range(self.size["repeats"]):
             pair = [TCP, COPY] if repeat % 2 == 0 else [COPY, TCP]
             for kind in CALLS:
@@ -38,9 +38,10 @@ class Costs:
                     yield self._key("call", kind, stack, repeat), self.call
             for stack in self._turned([stacks.Stack(name, name) for name in self.paths], repeat):
                 yield self._key("ping-pong", "half round trip", stack, repeat, size=64), self.ping_pong
-        for kind in CALLS:
-            for stack in (TCP, COPY):
-                yield self._key("instructions", kind, stack, 0), self.instructions
+        if not why_no_callgrind():
+            for kind in CALLS:
+                for stack in (TCP, COPY):
+                    yield self._key("instructions", kind, stack, 0), self.instructions
         for repeat in range(3):
             yield self._key("start", "process", stacks.Stack("both", "copy"), repeat), self.start
             for size, burst in self.size["sends"]:
@@ -62,8 +63,8 @@ class Costs:
 
     @staticmethod
     def _key(measure, subject, stack, repeat, size="", burst="", threads=""):
-        return {"measure": measure, "subject": subject, "bytes": size, "burst": burst, "threads": threads, "stack": stack,
-                "repeat": repeat}
+        return {"measure": measure, "subject": subject, "bytes": size, "burst": burst, "threads": threads, "stack": stack.name,
+                "stack_of": stack, "repeat": repeat}
 
     def _run(self, stack, command):
         library = self.files["library"]
@@ -71,8 +72,14 @@ class Costs:
 
     def call(self, key):
         """The best of several rounds: whatever else runs can only add to it."""
-        text = self._run(key["stack"], [self.files["calls"], key["subject"], self.size["calls"], self.size["rounds"]])
-        return {"": ("ns", min(json.loads(text)["ns"]))}
+        text = self._run(key["stack_of"], [self.files["calls"], key["subject"], self.size["calls"], self.size["rounds"]])
+        return {"call": ("ns", min(json.loads(text)["ns"]))}
+
+    def ping_pong(self, key):
+        row = self.runner.run(ping_pong_point(self.size["seconds"]), key["stack_of"], False)
+        if row["status"] != "ok":
+            raise ProgramFailed(row["error"])
+        return {"mean": ("us", row["mean_us"]), "p50": ("us", row["p50_us"])}
 
     def instructions(self, key):
         """What twice the calls take more than the calls once, for one: start and end fall out."""
@@ -80,10 +87,10 @@ class Costs:
         for calls in (self.size["instructions"], 2 * self.size["instructions"]):
             out = self.scratch / "callgrind"
             valgrind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", "--quiet"]
-            self._run(key["stack"], [*valgrind, self.files["calls"], key["subject"], calls, 1])
+            self._run(key["stack_of"], [*valgrind, self.files["calls"], key["subject"], calls, 1])
             found = re.search(r"^(?:summary|totals): (\d+)", out.read_text(encoding="utf-8"), re.MULTILINE)
             counts.append(int(found.group(1)))
-        return {"": ("instructions", (counts[1] - counts[0]) / self.size["instructions"])}
+        return {"call": ("instructions", (counts[1] - counts[0]) / self.size["instructions"])}
 
     def start(self, _key):
         report = json.loads(output([str(word) for word in (
@@ -91,20 +98,32 @@ class Costs:
         return {"plain": ("ms", report["plain_ms"]), "preloaded": ("ms", report["preloaded_ms"])}
 
     def send(self, key):
-        text = self._run(key["stack"], [self.files["sends"], key["bytes"], key["burst"], self.size["send_rounds"]])
+        text = self._run(key["stack_of"], [self.files["sends"], key["bytes"], key["burst"], self.size["send_rounds"]])
         report = json.loads(text)["ns"]
         return {"mean": ("ns", report["mean"]), "p50": ("ns", report["p50"])}
 
     def guard(self, key):
-        text = self._run(key["stack"], [self.files["guards"], key["subject"], key["bytes"], key["threads"], self.size["guard_rounds"]])
+        text = self._run(key["stack_of"], [self.files["guards"], key["subject"], key["bytes"], key["threads"], self.size["guard_rounds"]])
         report = json.loads(text)
         if not report["available"]:
             raise ProgramFailed(f"the {key['subject']} guard is not to be had on this machine")
         return {step: ("ns", value) for step, value in report["ns"].items()}
 
 
-def point_of_ping_pong(seconds):
+def ping_pong_point(seconds):
     return matrix.Point("S", "loopback", (("mode", "ping-pong"), ("bytes", 64)), (), seconds)
+
+
+def measure(key, function):
+    """The rows of one measurement; one row that tells why where it fails."""
+    shown = {name: key[name] for name in KEY}
+    try:
+        values = function(key)
+    except (ProgramFailed, ValueError, KeyError, AttributeError, OSError) as error:
+        return [{**shown, "status": "failed", "error": f"{type(error).__name__}: {error}"}]
+    return [
+        {**shown, "status": "ok", "what": what, "unit": unit, "value": round(value, 4)} for what, (unit, value) in values.items()
+    ]
 
 
 def why_no_callgrind():

@@ -64,20 +64,21 @@ class Table:
         """The keys of the runs that need not be repeated."""
         return {self.key_of(row) for row in self.rows if row["status"] == "ok"}
 
-    def append(self, row):
+    def append(self, rows):
+        """Adds the rows of one run: all of them are in the file afterwards, or none."""
         if self.file is None:
             self.file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         out = io.StringIO()
         writer = csv.DictWriter(out, self.columns, restval="", lineterminator="\n")
         if os.fstat(self.file).st_size == 0:
             writer.writeheader()
-        row = {name: "" if value is None else str(value) for name, value in row.items()}
-        writer.writerow(row)
+        texts = [{name: "" if row.get(name) is None else str(row[name]) for name in self.columns} for row in rows]
+        writer.writerows(texts)
         data = out.getvalue().encode()
         if os.write(self.file, data) != len(data):
             raise Failure(f"{self.path}: no room on the disk")
         os.fsync(self.file)
-        self.rows.append({name: row.get(name, "") for name in self.columns})
+        self.rows += texts
 
 
 def check_rows(table, here):

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: MIT
+"""Goes through everything that is to be measured, skips what the results folder has already, and tells how far it is."""
+import contextlib
+import fcntl
+import os
+import shutil
+import sys
+import time
+
+from experiments import costs, environment, matrix, network, perf, results, runner, stacks
+from experiments.errors import Failure
+
+RUNS = "runs.csv"
+COSTS = "costs.csv"
+
+
+class Progress:
+    """One line on a terminal that is written over; elsewhere one line for each thing done, now and then."""
+
+    def __init__(self, total, done):
+        self.total, self.done, self.begun, self.fresh = total, done, time.monotonic(), 0
+        self.terminal = sys.stderr.isatty()
+        self.told = 0.0
+
+    def step(self, what):
+        self.done += 1
+        self.fresh += 1
+        now = time.monotonic()
+        if not self.terminal and now - self.told < 10 and self.done != self.total:
+            return
+        self.told = now
+        left = (now - self.begun) / self.fresh * (self.total - self.done)
+        text = f"{self.done}/{self.total}, {left / 60:.0f} min left: {what}"
+        print(f"\r\033[K{text}" if self.terminal else text, end="" if self.terminal else "\n", file=sys.stderr, flush=True)
+
+    def end(self):
+        if self.terminal and self.fresh:
+            print(file=sys.stderr)
+
+
+@contextlib.contextmanager
+def locked(folder):
+    """Two at once in one folder would measure each other."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Failure(f"{folder} is in use by another run of the experiments") from None
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def networks_of(names):
+    opened = {}
+    try:
+        for name in names:
+            opened[name] = network.make(name)
+        yield opened
+    finally:
+        for its in opened.values():
+            its.close()
+
+
+def usable_networks(wanted):
+    """The networks that are to be had here; the rest is told."""
+    why = network.why_no_veth() if "veth" in wanted else None
+    if why:
+        print(f"experiments: {why}", file=sys.stderr)
+    names = [name for name in wanted if name != "veth" or not why]
+    if not names:
+        raise Failure("none of the wanted networks is to be had here")
+    return names
+
+
+def needed_programs(experiments, networks):
+    """What the machine must have installed; the packages are in scripts/deps."""
+    wanted = ["setpriv", "env"] + (["ip", "unshare", "nsenter"] if "veth" in networks else [])
+    for name in wanted:
+        if not shutil.which(name):
+            raise Failure(f"the program '{name}' is missing: scripts/deps experiments installs what is needed")
+    if "C" in experiments and (why := costs.why_no_callgrind()):
+        print(f"experiments: {why}", file=sys.stderr)
+
+
+def open_tables(folder, here):
+    runs = results.Table(folder / RUNS, runner.COLUMNS, runner.KEY)
+    calls = results.Table(folder / COSTS, costs.COLUMNS, costs.KEY)
+    for table in (runs, calls):
+        results.check_rows(table, here)
+    return runs, calls
+
+
+class Session:
+    """What one invocation measures."""
+
+    def __init__(self, options, profile, files, networks, folder, here):
+        self.options, self.profile, self.files, self.networks, self.folder = options, profile, files, networks, folder
+        self.runs, self.calls = open_tables(folder, here)
+        self.provenance = {name: here[name] for name in results.PROVENANCE if name != "time"}
+        self.failed = []
+
+    def _points(self):
+        found = matrix.points(self.profile, self.options.experiments, self.networks, stacks.usual(self.options.paths))
+        return [point for point in found if all(text in point.title() for text in self.options.only)]
+
+    def _todo_runs(self):
+        done = self.runs.done()
+        keyed = [(point, run, runner.row_key(point, run)) for point in self._points()
+                 for run in runner.runs_of(point, self.options.repeats or self.profile.repeats)]
+        return len(keyed), [item for item in keyed if self.runs.key_of(item[2]) not in done]
+
+    def _todo_costs(self, its_runner):
+        if "C" not in self.options.experiments or self.options.only:
+            return 0, []
+        done = self.calls.done()
+        keyed = list(costs.Costs(its_runner, self.profile, self.options.paths).list())
+        return len(keyed), [item for item in keyed if self.calls.key_of(item[0]) not in done]
+
+    def measure(self):
+        """Returns the number of things that this invocation has measured."""
+        with runner.scratch_directory() as scratch, networks_of(self.networks) as opened:
+            events, why = perf.available(scratch)
+            if why:
+                print(f"experiments: {why}", file=sys.stderr)
+            its_runner = runner.Runner(self.files, opened, events, scratch)
+            all_runs, runs = self._todo_runs()
+            all_costs, calls = self._todo_costs(its_runner)
+            total = all_runs + all_costs
+            if not total:
+                raise Failure("nothing is to be measured: no point fits the given choice")
+            progress = Progress(total, total - len(runs) - len(calls))
+            try:
+                self._costs(calls, progress)
+                self._runs(its_runner, runs, progress)
+            finally:
+                progress.end()
+        return len(runs) + len(calls)
+
+    def _runs(self, its_runner, todo, progress):
+        for point, run, key in todo:
+            row = its_runner.run(point, run["stack"], run["kind"] == "verify")
+            self._keep(self.runs, [{**key, **row}], f"{point.title()} on {run['stack'].name}")
+            progress.step(f"{point.title()} on {run['stack'].name}")
+
+    def _costs(self, todo, progress):
+        for key, function in todo:
+            name = f"C {key['measure']} {key['subject']} on {key['stack']}"
+            self._keep(self.calls, costs.measure(key, function), name)
+            progress.step(name)
+
+    def _keep(self, table, rows, name):
+        stamp = {"time": runner.now(), **self.provenance}
+        table.append([{**stamp, **row} for row in rows])
+        self.failed += [f"{name}: {row['error']}" for row in rows if row["status"] != "ok"]
+
+
+def run(options):
+    """The command `run`. Returns the exit status."""
+    profile = matrix.PROFILES[options.profile]
+    build = environment.ROOT / "build" / options.build
+    files = environment.needed(build)
+    needed_programs(options.experiments, options.networks)
+    networks = usable_networks(options.networks)
+    if options.restart and options.results.exists():
+        print(f"experiments: the old results are in {results.move_aside(options.results)}", file=sys.stderr)
+    here = environment.gather(build, profile.name)
+    results.open_folder(options.results, here)
+    with locked(options.results):
+        session = Session(options, profile, files, networks, options.results, here)
+        measured = session.measure()
+    print(f"{measured} measured, {len(session.failed)} failed; rows in {options.results}")
+    for line in session.failed:
+        print(f"experiments: failed: {line}", file=sys.stderr)
+    return 1 if session.failed else 0
