@@ -187,8 +187,8 @@ def client_arguments(point, address, port):
     get = point.get
     seconds = ["--seconds", str(point.seconds)]
     if point.experiment == "M":
-        # Field by field under Nagle's algorithm a message can take 40 ms: few of them warm up as well as many.
-        warmup = ["--warmup", "5"] if get("mode") == "fields" else []
+        # In several sends under Nagle's algorithm a message can take 40 ms: few of them warm up as well as many.
+        warmup = ["--warmup", "5"] if get("mode") in ("fields", "zerocopy") else []
         return ["client", "--host", address, "--port", str(port), "--variant", get("mode"),
                 "--field-bytes", str(get("bytes") // FIELDS), "--threads", str(get("threads")), *seconds, *warmup]
     if point.experiment == "W":
