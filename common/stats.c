@@ -39,6 +39,9 @@ struct stats_segment *stats;
 static _Atomic int stats_fd = -1;
 
 #define PUBLISH_YIELDS 10000
+#define NAME_BYTES 512
+#define FILE_UNFINISHED "%s/.zc-%d.unfinished"
+#define FILE_FINISHED "%s/zc-%d.stats"
 enum { PRIVATE, PUBLISHING, PUBLISHED };
 static _Atomic int stats_public = PRIVATE;
 
@@ -96,18 +99,36 @@ static void read_program(char *out, size_t bytes)
 	out[got] = '\0';
 }
 
-/* Opens the segment's file, or a memfd where no directory is set. Returns a descriptor or -errno. */
+/*
+ * Opens the segment's file, or a memfd where no directory is set. The file gets its name from name_segment() once it is
+ * complete: a reader may come at any time. Returns a descriptor or -errno.
+ */
 static long open_segment(int pid)
 {
-	char name[512];
-	long fd;
+	char name[NAME_BYTES];
 
 	if (!settings.stats_dir)
 		return sys_call(SYS_memfd_create, (long)STATS_MEMFD_NAME, MFD_CLOEXEC, 0, 0, 0, 0);
-	if (log_format(name, sizeof(name), "%s/zc-%d.stats", settings.stats_dir, pid) >= sizeof(name))
+	if (log_format(name, sizeof(name), FILE_UNFINISHED, settings.stats_dir, pid) >= sizeof(name))
 		return -ENAMETOOLONG;
-	fd = sys_call(SYS_openat, AT_FDCWD, (long)name, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600, 0, 0);
-	return fd;
+	return sys_call(SYS_openat, AT_FDCWD, (long)name, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600, 0,
+			0);
+}
+
+static void name_segment(int pid)
+{
+	char from[NAME_BYTES], to[NAME_BYTES];
+	long status;
+
+	if (!settings.stats_dir)
+		return;
+	log_format(from, sizeof(from), FILE_UNFINISHED, settings.stats_dir, pid);
+	log_format(to, sizeof(to), FILE_FINISHED, settings.stats_dir, pid);
+	status = sys_call(SYS_renameat2, AT_FDCWD, (long)from, AT_FDCWD, (long)to, 0, 0);
+	if (status < 0) {
+		log_warn("statistics can't be named %s: errno %d", to, (int)-status);
+		sys_call(SYS_unlinkat, AT_FDCWD, (long)from, 0, 0, 0, 0);
+	}
 }
 
 static void copy_words(void *to, const void *from, size_t bytes)
@@ -161,6 +182,7 @@ void stats_publish(void)
 	log_format(segment->version, sizeof(segment->version), "%s", ZC_VERSION);
 	carry_over(segment, stats);
 	atomic_store(&segment->magic, STATS_MAGIC);
+	name_segment(pid);
 	/* Same address, so that nobody's pointer changes; what another thread counted in between is lost, a few at most. */
 	if (map_at(stats, MAP_SHARED | MAP_FIXED, (int)fd) != MAP_FAILED)
 		atomic_store(&stats_fd, (int)fd);

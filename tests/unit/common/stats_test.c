@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -250,6 +251,30 @@ static void file_outlives_its_process(void **state)
 	unlink(name);
 }
 
+/* Whoever lists the directory while a process starts to count must never find a file that is cut short. */
+static void file_is_complete_when_it_gets_its_name(void **state)
+{
+	char name[128], events[4096] __attribute__((aligned(8)));
+	const struct inotify_event *event;
+	int watch = inotify_init1(IN_CLOEXEC), moved = 0;
+	ssize_t got;
+
+	assert_true(inotify_add_watch(watch, directory, IN_CREATE | IN_MODIFY | IN_MOVED_TO) >= 0);
+	close(left_file(name, sizeof(name)));
+	got = read(watch, events, sizeof(events));
+	assert_true(got > 0);
+	for (char *at = events; at < events + got; at += sizeof(*event) + event->len) {
+		event = (const struct inotify_event *)at;
+		if (strcmp(event->name, strrchr(name, '/') + 1) != 0)
+			continue;
+		assert_int_equal(event->mask, IN_MOVED_TO);
+		moved++;
+	}
+	assert_int_equal(moved, 1);
+	close(watch);
+	unlink(name);
+}
+
 static void put(int fd, size_t offset, uint64_t value, size_t bytes)
 {
 	assert_int_equal(pwrite(fd, &value, bytes, (off_t)offset), bytes);
@@ -363,6 +388,7 @@ int main(void)
 		cmocka_unit_test(child_counts_its_own),
 		cmocka_unit_test(nothing_is_lost_between_threads),
 		cmocka_unit_test(file_outlives_its_process),
+		cmocka_unit_test(file_is_complete_when_it_gets_its_name),
 		cmocka_unit_test(torn_and_foreign_segments_are_refused),
 		cmocka_unit_test(sizes_are_exact),
 		cmocka_unit_test(copy_survives_the_files_end),
