@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: MIT
+"""Redis under the library: values of 1 B to 10 MB, bursts, pipelines, publish and subscribe, redis-cli, redis-benchmark,
+and a replica, whose first copy of the data a forked child of the server writes."""
+import random
+
+from apps import need
+
+
+def start_server(bench, path, *more):
+    program = need("redis-server")
+    directory = bench.new_directory("redis")
+    return bench.start(
+        lambda port: [program, "--port", port, "--bind", "127.0.0.1", "--save", "", "--dir", directory,
+                      "--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0", *more],
+        path)
+
+
+def test_values_come_back(pairing):
+    client = pairing.python("redis_client.py", pairing.server.port)
+    assert client.told["verified"] > 1000
+    pairing.check(client, client.told["sent"], client.told["received"],
+                  client_takes=["sg", "zerocopy"], server_takes=["zerocopy"])
+
+
+def test_redis_cli(pairing):
+    program = need("redis-cli")
+    value = random.randbytes(1_000_000).hex().encode()
+    command = [program, "-p", pairing.server.port]
+    put = pairing.run([*command, "-x", "SET", "by-cli"], input=value)
+    assert put.output == b"OK\n"
+    got = pairing.run([*command, "GET", "by-cli"])
+    assert got.output == value + b"\n"
+    put.check(len(value))
+    pairing.check(got, len("GET by-cli"), len(value))
+
+
+def test_redis_benchmark(bench, under, path):
+    program = need("redis-benchmark")
+    under.mark()
+    done = bench.run([program, "-p", under.port, "-n", "2000", "-c", "10", "-P", "8", "-d", "1000", "-q", "-t", "set,get,lrange_100"],
+                     path=path)
+    assert done.output.count(b"requests per second") >= 3
+    done.check(2 * 2000 * 1000, lane=True)
+    under.check(2000 * 1000, lane=True)
+
+
+def test_replica_gets_everything(bench, under, path):
+    cli = need("redis-cli")
+    value = random.randbytes(3_000_000).hex().encode()
+    bench.run([cli, "-p", under.port, "-x", "SET", "before"], input=value)
+    replica = start_server(bench, path, "--replicaof", f"127.0.0.1 {under.port}")
+    assert bench.run([cli, "-p", under.port, "WAIT", "1", "30000"]).output == b"1\n"
+    bench.run([cli, "-p", under.port, "-x", "SET", "after"], input=value[::-1])
+    assert bench.run([cli, "-p", under.port, "WAIT", "1", "30000"]).output == b"1\n"
+    for key, expected in [("before", value), ("after", value[::-1])]:
+        assert bench.run([cli, "-p", replica.port, "GET", key]).output == expected + b"\n"
+    replica.end()
