@@ -23,6 +23,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[2]
 BUILD = pathlib.Path(os.environ.get("ZC_BUILD", ROOT / "build" / "dev"))
 PROGRAMS = pathlib.Path(__file__).parent / "programs"
+sys.path.insert(0, str(PROGRAMS))
 PATHS = re.findall(r'^ZC_PATH\(\w+, "(\w+)"', (ROOT / "common/paths.def").read_text(), re.MULTILINE)
 # Paths that a program can take alone; all others are lanes, which need the library at both ends.
 ALONE = {"copy", "sg", "zerocopy"}
@@ -91,17 +92,18 @@ class Moved:
         self.paths = {}
         self.reasons = {}
         self.received = 0
-        if not files:
-            return
-        got = subprocess.run([bench.zc, "stat", "--json", *files], capture_output=True, text=True, check=False,
-                             env=environment())
-        assert got.returncode == 0, got.stderr
-        for process in json.loads(got.stdout)["processes"]:
-            self.received += process["all"]["counters"]["receive_bytes"]
-            for path, counted in process["all"]["paths"].items():
-                self.paths[path] = self.paths.get(path, 0) + counted["bytes"]
-            for reason, times in process["all"]["reasons"].items():
-                self.reasons[reason] = self.reasons.get(reason, 0) + times
+        for file in files:
+            got = subprocess.run([bench.zc, "stat", "--json", file], capture_output=True, text=True, check=False,
+                                 env=environment())
+            assert got.returncode == 0, got.stderr
+            self.add(json.loads(got.stdout)["processes"][0]["all"])
+
+    def add(self, counted):
+        self.received += counted["counters"]["receive_bytes"]
+        for path, numbers in counted["paths"].items():
+            self.paths[path] = self.paths.get(path, 0) + numbers["bytes"]
+        for reason, times in counted["reasons"].items():
+            self.reasons[reason] = self.reasons.get(reason, 0) + times
 
     def total(self):
         return sum(self.paths.values())
