@@ -35,7 +35,7 @@ def ask(connection, prefix, size):
 
 
 def keep_alive(prefix):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", port)
     connection.connect()
     descriptor = connection.sock.fileno()
     for size in SIZES + SIZES[::-1]:
@@ -46,7 +46,7 @@ def keep_alive(prefix):
 
 def pipeline(prefix):
     sizes = [1, 1024, 1, 65536, 100_001] * 10
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection, connection.makefile("rb") as answers:
+    with socket.create_connection(("127.0.0.1", port)) as connection, connection.makefile("rb") as answers:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for number, size in enumerate(sizes):
             last = "Connection: close\r\n" if number == len(sizes) - 1 else ""
@@ -65,7 +65,7 @@ def pipeline(prefix):
 
 def crowd(prefix):
     def one(number):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", port)
         for size in SIZES[number % 2 :: 2]:
             ask(connection, prefix, size)
         connection.close()
