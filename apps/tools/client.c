@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,7 +18,7 @@
 #include "apps/tools/net.h"
 #include "common/clock.h"
 
-#define LOOK_MS 250	/* how often a standstill is looked for */
+#define LOOK_MS 250 /* how often a standstill is looked for */
 
 /* What a worker says through its gate, and what it is told. */
 enum { GATE_READY = 'r', GATE_DONE = 'd', GATE_FAILED = 'f', GATE_GO = 'g' };
@@ -62,7 +63,8 @@ int worker_connect(struct worker *worker, uint32_t index, struct stream *stream)
 	if (!rc)
 		rc = frame_send(fd, FRAME_DATA,
 				json_pack("{s:I, s:I}", "session", (json_int_t)client->session_id, "connection",
-					  (json_int_t)index), fault);
+					  (json_int_t)index),
+				fault);
 	if (rc)
 		return rc;
 	rc = stream_open(stream, fd, client->shared->wait);
@@ -118,10 +120,14 @@ static void *worker_main(void *argument)
 }
 
 /* The child of a fork: of all gates it keeps its own, so that the others' ends are seen when they die. */
-static void process_main(struct worker *worker)
+static void process_main(struct worker *worker, pid_t parent)
 {
 	struct client *client = worker->client;
 
+	/* A worker must not outlive who was to stop it. */
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent)
+		_exit(EXIT_FAILURE);
 	close(client->control);
 	for (uint32_t i = 0; i <= worker->index; i++)
 		close(client->worker[i].gate_main);
@@ -131,6 +137,7 @@ static void process_main(struct worker *worker)
 
 static int worker_start(struct worker *worker, struct fault *fault)
 {
+	pid_t parent = getpid();
 	int pair[2], rc;
 
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair))
@@ -142,7 +149,7 @@ static int worker_start(struct worker *worker, struct fault *fault)
 	} else {
 		worker->process = fork();
 		if (!worker->process)
-			process_main(worker);
+			process_main(worker, parent);
 		rc = worker->process < 0 ? errno : 0;
 		close(worker->gate);
 		worker->gate = -1;
@@ -284,7 +291,8 @@ static int gates_wait(struct client *client, char wanted, struct fault *fault)
 			last = sum;
 			still_ns = now;
 		} else if (rc == 0 && now - still_ns > client->shared->timeout * NS_PER_SEC) {
-			rc = fault_set(fault, ETIMEDOUT, "nothing has moved for %llu s (--timeout), after %llu messages",
+			rc = fault_set(fault, ETIMEDOUT,
+				       "nothing has moved for %llu s (--timeout), after %llu messages",
 				       (unsigned long long)client->shared->timeout, (unsigned long long)sum);
 		}
 	}
@@ -317,9 +325,10 @@ static int hello(struct client *client, struct fault *fault)
 	/* The server answers at once; what is long is measured on other connections. */
 	setsockopt(client->control, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
 	setsockopt(client->control, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
-	rc = frame_send(client->control, FRAME_HELLO,
-			json_pack("{s:s, s:o}", "tool", table->tool, "options", options_json(table, client->values, TOLD)),
-			fault);
+	rc = frame_send(
+		client->control, FRAME_HELLO,
+		json_pack("{s:s, s:o}", "tool", table->tool, "options", options_json(table, client->values, TOLD)),
+		fault);
 	if (!rc)
 		rc = expect(client, FRAME_WELCOME, &body, fault);
 	if (rc)
@@ -354,7 +363,8 @@ static int measure(struct client *client, struct results *results, struct fault 
 /* Tells the server that it is over and takes its result, which is worth having after a failure too. */
 static int stop(struct client *client, struct results *results, bool aborted, struct fault *fault)
 {
-	json_t *body = json_pack("{s:b, s:o}", "aborted", aborted, "cpu", cpu_json(&results->cpu, results->total.bytes));
+	json_t *body =
+		json_pack("{s:b, s:o}", "aborted", aborted, "cpu", cpu_json(&results->cpu, results->total.bytes));
 	int rc = frame_send(client->control, FRAME_STOP, body, fault);
 
 	return rc ? rc : expect(client, FRAME_RESULT, &results->peer, fault);
@@ -447,7 +457,8 @@ static json_t *client_json(const struct client *client, const struct results *re
 
 	json_object_set(json, "peer_reads", json_object_get(results->peer, "reads"));
 	json_object_set_new(json, "peer_latency_of",
-			    peer_latency_of && json_is_object(peer_latency) ? json_string(peer_latency_of) : json_null());
+			    peer_latency_of && json_is_object(peer_latency) ? json_string(peer_latency_of) :
+									      json_null());
 	json_object_set(json, "peer_latency_us", json_object_get(results->peer, "latency_us"));
 	json_object_set(json, "peer_zerocopy_sends", json_object_get(results->peer, "zerocopy_sends"));
 	json_object_set(json, "peer_zerocopy_copied", json_object_get(results->peer, "zerocopy_copied"));
@@ -462,9 +473,10 @@ static void print_common(const struct client *client, const struct results *resu
 	json_t *peer = json_object_get(results->peer, "cpu");
 
 	if (latency_of && latency->count)
-		printf("%s: mean %.1f us, p50 %.1f, p90 %.1f, p99 %.1f, max %.1f\n", latency_of, hist_mean(latency) / 1e3,
-		       (double)hist_percentile(latency, 50) / 1e3, (double)hist_percentile(latency, 90) / 1e3,
-		       (double)hist_percentile(latency, 99) / 1e3, (double)latency->max / 1e3);
+		printf("%s: mean %.1f us, p50 %.1f, p90 %.1f, p99 %.1f, max %.1f\n", latency_of,
+		       hist_mean(latency) / 1e3, (double)hist_percentile(latency, 50) / 1e3,
+		       (double)hist_percentile(latency, 90) / 1e3, (double)hist_percentile(latency, 99) / 1e3,
+		       (double)latency->max / 1e3);
 	if (gb > 0)
 		printf("processor: %.3f s/GB here, %.3f s/GB at the server\n",
 		       (results->cpu.user_s + results->cpu.system_s) / gb,

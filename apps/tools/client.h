@@ -14,10 +14,10 @@
 
 /* What a worker leaves behind; in memory that processes share. */
 struct slot {
-	_Atomic uint64_t moved;		/* messages so far, warm-up and all: a standstill is noticed by it */
+	_Atomic uint64_t moved; /* messages so far, warm-up and all: a standstill is noticed by it */
 	uint64_t began_ns;
 	uint64_t ended_ns;
-	struct cpu cpu;			/* of the worker's process, if it has one of its own */
+	struct cpu cpu; /* of the worker's process, if it has one of its own */
 	struct outcome outcome;
 };
 
@@ -25,9 +25,9 @@ struct worker {
 	struct client *client;
 	uint32_t index;
 	struct slot *slot;
-	struct outcome *outcome;	/* the slot's */
-	void *state;			/* the tool's own */
-	int gate;			/* the worker's end of what it is started by, and the main thread's */
+	struct outcome *outcome; /* the slot's */
+	void *state;		 /* the tool's own */
+	int gate;		 /* the worker's end of what it is started by, and the main thread's */
 	int gate_main;
 	pthread_t thread;
 	pid_t process;
@@ -44,14 +44,14 @@ struct client {
 	bool as_processes;
 	int (*prepare)(struct worker *worker);	/* connects and warms up; returns 0 or -errno with the fault set */
 	int (*measure)(struct worker *worker);	/* up to the verdict; the same */
-	void (*dispose)(struct worker *worker);	/* frees the state, after either */
+	void (*dispose)(struct worker *worker); /* frees the state, after either */
 
 	/* The rest is client.c's. */
 	uint64_t session_id;
 	int control;
 	struct worker *worker;
 	struct slot *slots;
-	pthread_mutex_t lock;		/* guards the descriptors */
+	pthread_mutex_t lock; /* guards the descriptors */
 	int *fds;
 	size_t fd_count;
 	bool given_up;
@@ -61,14 +61,14 @@ struct results {
 	struct outcome total;
 	double seconds;
 	struct cpu cpu;
-	json_t *peer;			/* the server's RESULT */
+	json_t *peer; /* the server's RESULT */
 	bool verified;
 	char first_wrong[200];
 };
 
 /* What a tool may add to the JSON, and how it begins what it prints without --json -. */
 struct client_face {
-	void (*extend)(const struct client *client, json_t *json);	/* or NULL */
+	void (*extend)(const struct client *client, json_t *json); /* or NULL */
 	void (*print)(const struct client *client, const struct results *results);
 };
 

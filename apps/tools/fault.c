@@ -46,8 +46,8 @@ int fault_errno(struct fault *fault, int code, const char *format, ...)
 int fault_in_message(struct fault *fault, int code, const char *verb, uint64_t message, size_t done, size_t bytes)
 {
 	if (code > 0)
-		return fault_set(fault, EPIPE, "the peer closed in mid-message: %zu of %zu bytes of message %llu %s", done,
-				 bytes, (unsigned long long)message, verb);
+		return fault_set(fault, EPIPE, "the peer closed in mid-message: %zu of %zu bytes of message %llu %s",
+				 done, bytes, (unsigned long long)message, verb);
 	return fault_errno(fault, -code, "the connection broke with %zu of %zu bytes of message %llu %s", done, bytes,
 			   (unsigned long long)message, verb);
 }

@@ -12,7 +12,7 @@
 #define EXIT_USAGE 2
 
 struct fault {
-	int code;	/* 0: none; otherwise an errno */
+	int code; /* 0: none; otherwise an errno */
 	char text[400];
 };
 

@@ -46,8 +46,8 @@ static int check_header(struct header *header, struct fault *fault)
 		return fault_set(fault, EPROTO, "the peer is no tool of zc: it sent something else than a hello");
 	if (header->protocol != FRAME_PROTOCOL)
 		return fault_set(fault, EPROTONOSUPPORT,
-				 "the peer speaks version %u of the tools' protocol, this end version %u", header->protocol,
-				 FRAME_PROTOCOL);
+				 "the peer speaks version %u of the tools' protocol, this end version %u",
+				 header->protocol, FRAME_PROTOCOL);
 	if (!header->kind || header->kind >= FRAME_KINDS || header->bytes > FRAME_BYTES_MAX)
 		return fault_set(fault, EPROTO, "the peer sent a malformed frame (kind %u, %u bytes)", header->kind,
 				 header->bytes);
@@ -66,8 +66,8 @@ static int receive_body(struct stream *stream, uint32_t bytes, json_t **body, st
 	*body = rc ? NULL : json_loadb(text, bytes, JSON_REJECT_DUPLICATES, NULL);
 	free(text);
 	if (rc)
-		return fault_set(fault, rc > 0 ? EPIPE : -rc, "the peer closed within a frame, after %zu of %u bytes", done,
-				 bytes);
+		return fault_set(fault, rc > 0 ? EPIPE : -rc, "the peer closed within a frame, after %zu of %u bytes",
+				 done, bytes);
 	if (!json_is_object(*body)) {
 		json_decref(*body);
 		return fault_set(fault, EPROTO, "the peer sent a frame that is no JSON object");

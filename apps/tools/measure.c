@@ -69,8 +69,8 @@ void outcome_wrong(struct outcome *outcome, uint32_t connection, uint64_t messag
 {
 	if (!outcome->wrong_messages++)
 		snprintf(outcome->first_wrong, sizeof(outcome->first_wrong),
-			 "connection %u, message %llu, first wrong byte at offset %zu: 0x%02x instead of 0x%02x", connection,
-			 (unsigned long long)message, before + wrong->offset, wrong->got, wrong->expected);
+			 "connection %u, message %llu, first wrong byte at offset %zu: 0x%02x instead of 0x%02x",
+			 connection, (unsigned long long)message, before + wrong->offset, wrong->got, wrong->expected);
 }
 
 json_t *cpu_json(const struct cpu *cpu, uint64_t bytes)

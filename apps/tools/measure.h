@@ -24,10 +24,10 @@ struct cpu {
 struct outcome {
 	uint64_t messages;
 	uint64_t bytes;
-	uint64_t reads;			/* receiving calls that it took */
+	uint64_t reads; /* receiving calls that it took */
 	uint64_t wrong_messages;
-	char first_wrong[200];		/* which byte of which message, in words */
-	uint64_t zerocopy_sends;	/* by the program itself, and how many of them the kernel copied after all */
+	char first_wrong[200];	 /* which byte of which message, in words */
+	uint64_t zerocopy_sends; /* by the program itself, and how many of them the kernel copied after all */
 	uint64_t zerocopy_copied;
 	struct hist latency;
 	struct fault fault;

@@ -21,8 +21,10 @@ static const struct option_table table = {
 	.tool = "zc-msg",
 	.usage = "zc-msg server --port PORT [OPTION...]\n"
 		 "       zc-msg client --host HOST --port PORT --variant VARIANT --field-bytes BYTES [OPTION...]",
-	.about = "Measures how a server that answers requests with messages of 8 separately allocated fields is best to\n"
-		 "send them. A server with one thread per connection serves any number of clients, each with variant and\n"
+	.about = "Measures how a server that answers requests with messages of 8 separately allocated fields is best "
+		 "to\n"
+		 "send them. A server with one thread per connection serves any number of clients, each with variant "
+		 "and\n"
 		 "sizes of its own.",
 	.server = "server",
 	.client = "client",
@@ -88,7 +90,8 @@ int main(int argc, char **argv)
 		return fflush(stdout) ? EXIT_FAILURE : EXIT_SUCCESS;
 	}
 	if (!is_server && !is_client)
-		fault = (struct fault){ EINVAL, "the first argument is missing or unknown; allowed is server or client" };
+		fault = (struct fault){ EINVAL,
+					"the first argument is missing or unknown; allowed is server or client" };
 	if (!fault.code)
 		options_check_role(&table, is_server ? FOR_SERVER : FOR_CLIENT, given, &fault);
 	if (!fault.code && is_client)

@@ -13,7 +13,7 @@ struct asker {
 	struct stream stream;
 	const struct msg_options *options;
 	char *message;
-	uint64_t next;		/* number of the next request */
+	uint64_t next; /* number of the next request */
 };
 
 /* Receives an answer. Returns 0 or -errno with the fault set. */

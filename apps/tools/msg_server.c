@@ -13,7 +13,7 @@ struct sender {
 	struct connection *connection;
 	const struct msg_options *options;
 	size_t field_bytes;
-	char *field[MSG_FIELDS];	/* separate allocations: that is the point */
+	char *field[MSG_FIELDS]; /* separate allocations: that is the point */
 	char *flat;
 	struct zerocopy zerocopy;
 };

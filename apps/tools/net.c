@@ -49,8 +49,7 @@ int net_listen(const char *address, uint64_t port, char out[NET_ADDRESS_BYTES], 
 		return rc;
 	fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) ||
-	    bind(fd, list->ai_addr, list->ai_addrlen) || listen(fd, BACKLOG) ||
-	    fcntl(fd, F_SETFL, O_NONBLOCK) < 0) {
+	    bind(fd, list->ai_addr, list->ai_addrlen) || listen(fd, BACKLOG) || fcntl(fd, F_SETFL, O_NONBLOCK) < 0) {
 		rc = fault_errno(fault, errno, "can't listen on %.100s port %llu", address, (unsigned long long)port);
 		if (fd >= 0)
 			close(fd);

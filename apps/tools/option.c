@@ -175,8 +175,8 @@ static int row_of_operand(const struct option_table *table, unsigned int place)
 }
 
 /* Parses argv[*at], and the value after it. Returns 0 or -EINVAL; *at moves to the next argument. */
-static int parse_option(const struct option_table *table, int argc, char **argv, int *at, void *values,
-			uint64_t *given, struct fault *fault)
+static int parse_option(const struct option_table *table, int argc, char **argv, int *at, void *values, uint64_t *given,
+			struct fault *fault)
 {
 	const char *word = argv[(*at)++];
 	const char *value = word[1] == '-' ? strchr(word, '=') : NULL;
@@ -285,7 +285,7 @@ static json_t *value_as_json(const struct option_row *row, const void *values)
 	switch (row->kind) {
 	case OPTION_NUMBER:
 	case OPTION_SIZE:
-		return json_integer((json_int_t)*(const uint64_t *)field);
+		return json_integer((json_int_t) * (const uint64_t *)field);
 	case OPTION_DECIMAL:
 		return json_real(*(const double *)field);
 	case OPTION_CHOICE:

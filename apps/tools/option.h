@@ -27,7 +27,7 @@
 #define FOR_CLIENT 2u
 #define FOR_BOTH (FOR_SERVER | FOR_CLIENT)
 #define REQUIRED 4u
-#define TOLD 8u		/* the client tells it to the server */
+#define TOLD 8u /* the client tells it to the server */
 #define OPERAND 16u
 #define LETTER(letter) ((unsigned int)(letter) << 8)
 
@@ -36,13 +36,13 @@ enum option_kind { OPTION_NUMBER, OPTION_SIZE, OPTION_DECIMAL, OPTION_CHOICE, OP
 struct option_row {
 	enum option_kind kind;
 	unsigned int flags;
-	size_t offset;		/* of the field in the struct of values */
+	size_t offset; /* of the field in the struct of values */
 	const char *name;
 	double standard;
 	double min;
 	double max;
-	const char *words;	/* the choices, or the word that stands for the value in --help */
-	const char *text;	/* the standard value of TOOL_TEXT */
+	const char *words; /* the choices, or the word that stands for the value in --help */
+	const char *text;  /* the standard value of TOOL_TEXT */
 	const char *help;
 };
 
@@ -50,13 +50,13 @@ struct option_row {
 
 struct option_table {
 	const char *tool;
-	const char *usage;	/* the lines after "Usage: " */
+	const char *usage; /* the lines after "Usage: " */
 	const char *about;
-	const char *server;	/* what the two ends are called in messages */
+	const char *server; /* what the two ends are called in messages */
 	const char *client;
 	const struct option_row *rows;
 	size_t count;
-	size_t bytes;		/* of the struct of values */
+	size_t bytes; /* of the struct of values */
 };
 
 /* The options of all tools; the first member of every tool's struct of values. */
@@ -65,7 +65,7 @@ struct shared_options {
 #include "apps/tools/shared.def"
 };
 
-enum { WAIT_BLOCKING, WAIT_POLL, WAIT_EPOLL };	/* --wait, in the order of shared.def */
+enum { WAIT_BLOCKING, WAIT_POLL, WAIT_EPOLL }; /* --wait, in the order of shared.def */
 
 /* Sets every field to its standard value. */
 void options_reset(const struct option_table *table, void *values);

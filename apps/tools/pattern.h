@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PATTERN_STRIDE 4096	/* pattern_touch() writes one word in so many bytes */
+#define PATTERN_STRIDE 4096 /* pattern_touch() writes one word in so many bytes */
 
 enum pattern_way { PATTERN_TO_SERVER, PATTERN_TO_CLIENT };
 

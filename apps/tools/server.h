@@ -12,13 +12,13 @@
 
 /* A data connection, owned by its thread. */
 struct connection {
-	const void *values;		/* the session's, as the client told them */
+	const void *values; /* the session's, as the client told them */
 	const struct shared_options *shared;
 	struct session *session;
-	uint32_t index;			/* the client's number for it */
+	uint32_t index; /* the client's number for it */
 	uint64_t session_id;
 	struct stream stream;
-	struct outcome *outcome;	/* measured messages only */
+	struct outcome *outcome; /* measured messages only */
 	struct connection *next;
 };
 

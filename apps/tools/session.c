@@ -92,7 +92,8 @@ static void leave(struct connection *connection, struct outcome *outcome)
 /* The outcome is on the heap: its histogram is more than a small thread's stack should bear. */
 static void serve_data(struct server *server, int fd, const json_t *body)
 {
-	struct connection connection = { .outcome = malloc(sizeof(struct outcome)), .stream = { .fd = fd, .epoll = -1 } };
+	struct connection connection = { .outcome = malloc(sizeof(struct outcome)),
+					 .stream = { .fd = fd, .epoll = -1 } };
 	struct outcome *outcome = connection.outcome;
 	int rc;
 
@@ -170,8 +171,8 @@ static json_t *result_body(struct session *session)
 	return json_pack("{s:o, s:I, s:I, s:I, s:I, s:s, s:s, s:I, s:I, s:o}", "cpu",
 			 cpu_json(&session->cpu, total->bytes), "messages", (json_int_t)total->messages, "bytes",
 			 (json_int_t)total->bytes, "reads", (json_int_t)total->reads, "wrong_messages",
-			 (json_int_t)total->wrong_messages, "first_wrong", total->first_wrong, "fault", total->fault.text,
-			 "zerocopy_sends", (json_int_t)total->zerocopy_sends, "zerocopy_copied",
+			 (json_int_t)total->wrong_messages, "first_wrong", total->first_wrong, "fault",
+			 total->fault.text, "zerocopy_sends", (json_int_t)total->zerocopy_sends, "zerocopy_copied",
 			 (json_int_t)total->zerocopy_copied, "latency_us", latency_json(&total->latency));
 }
 
@@ -251,8 +252,8 @@ static int check_hello(struct server *server, const json_t *body, void *values, 
 	const char *tool = json_string_value(json_object_get(body, "tool"));
 
 	if (!tool || strcmp(tool, server->tool->options->tool))
-		return fault_set(fault, EINVAL, "this is a server of %s, the client is %.40s", server->tool->options->tool,
-				 tool ? tool : "unknown");
+		return fault_set(fault, EINVAL, "this is a server of %s, the client is %.40s",
+				 server->tool->options->tool, tool ? tool : "unknown");
 	if (options_hear(server->tool->options, json_object_get(body, "options"), values, fault))
 		return -EINVAL;
 	return server->tool->check(values, fault);

@@ -24,7 +24,7 @@ struct session {
 	struct cpu cpu;
 	uint64_t began_ns;
 	uint64_t ended_ns;
-	bool aborted;			/* breaks that follow are of our own making */
+	bool aborted; /* breaks that follow are of our own making */
 	struct session_share share;
 	struct session *next;
 };
@@ -32,14 +32,14 @@ struct session {
 struct server {
 	const struct tool *tool;
 	const struct shared_options *shared;
-	pthread_mutex_t lock;		/* guards everything below, and the lists of the sessions */
+	pthread_mutex_t lock; /* guards everything below, and the lists of the sessions */
 	pthread_cond_t changed;
 	struct link *links;
 	struct session *sessions;
-	uint64_t taken;			/* sessions that were accepted, that are over, and of these failed */
+	uint64_t taken; /* sessions that were accepted, that are over, and of these failed */
 	uint64_t finished;
 	uint64_t failed;
-	int finished_event;		/* eventfd */
+	int finished_event; /* eventfd */
 	atomic_bool stopping;
 	json_t *reports;
 };

@@ -15,10 +15,10 @@ enum stream_call { CALL_SEND, CALL_SENDMSG, CALL_WRITE, CALL_WRITEV, CALL_RECV, 
 
 struct stream {
 	int fd;
-	unsigned int wait;	/* WAIT_BLOCKING, ... */
-	int epoll;		/* -1 unless WAIT_EPOLL */
-	uint32_t interest;	/* what epoll waits for at the moment */
-	uint64_t reads;		/* receiving calls that returned bytes */
+	unsigned int wait; /* WAIT_BLOCKING, ... */
+	int epoll;	   /* -1 unless WAIT_EPOLL */
+	uint32_t interest; /* what epoll waits for at the moment */
+	uint64_t reads;	   /* receiving calls that returned bytes */
 };
 
 /* Begins with a connected blocking socket. Returns 0 or -errno. Ownership: the descriptor stays the caller's. */

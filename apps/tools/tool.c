@@ -11,8 +11,10 @@ int tool_check_memory(const char *option, uint64_t bytes, uint64_t copies, struc
 
 	if (bytes <= there / copies)
 		return 0;
-	return fault_set(fault, EINVAL, "%s %llu: is needed %llu times, beyond the memory of this machine; allowed is up to "
-			 "%llu bytes", option, (unsigned long long)bytes, (unsigned long long)copies,
+	return fault_set(fault, EINVAL,
+			 "%s %llu: is needed %llu times, beyond the memory of this machine; allowed is up to "
+			 "%llu bytes",
+			 option, (unsigned long long)bytes, (unsigned long long)copies,
 			 (unsigned long long)(there / copies));
 }
 
@@ -86,7 +88,8 @@ json_t *report_json(const struct report *report)
 	json_object_set_new(json, "bytes", json_integer((json_int_t)outcome->bytes));
 	json_object_set_new(json, "reads", json_integer((json_int_t)outcome->reads));
 	json_object_set_new(json, "gbit_s",
-			    report->seconds > 0 ? json_real((double)outcome->bytes * 8e-9 / report->seconds) : json_null());
+			    report->seconds > 0 ? json_real((double)outcome->bytes * 8e-9 / report->seconds) :
+						  json_null());
 	json_object_set_new(json, "latency_of",
 			    latency_of && outcome->latency.count ? json_string(latency_of) : json_null());
 	json_object_set_new(json, "latency_us", latency_json(&outcome->latency));

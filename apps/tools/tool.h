@@ -17,7 +17,7 @@ struct connection;
 
 struct tool {
 	const struct option_table *options;
-	const char *kind;	/* the option that tells the kind of run: "mode", "variant" or "type" */
+	const char *kind; /* the option that tells the kind of run: "mode", "variant" or "type" */
 
 	/* Checks what no single row can: returns 0 or -EINVAL with a message that says what is allowed. */
 	int (*check)(const void *values, struct fault *fault);
@@ -63,12 +63,12 @@ int warm_receive(struct stream *stream);
 struct report {
 	const struct tool *tool;
 	const void *values;
-	unsigned int role;		/* FOR_SERVER or FOR_CLIENT */
+	unsigned int role; /* FOR_SERVER or FOR_CLIENT */
 	const struct outcome *outcome;
 	double seconds;
 	const struct cpu *cpu;
-	const json_t *peer_cpu;		/* as the peer sent it; NULL: unknown */
-	bool verified;			/* only looked at with --verify */
+	const json_t *peer_cpu; /* as the peer sent it; NULL: unknown */
+	bool verified;		/* only looked at with --verify */
 };
 json_t *report_json(const struct report *report);
 

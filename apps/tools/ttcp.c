@@ -21,7 +21,8 @@ static const struct option_table table = {
 	.tool = "zc-ttcp",
 	.usage = "zc-ttcp --receive --port PORT [OPTION...]\n"
 		 "       zc-ttcp --transmit HOST --port PORT --mode MODE --bytes BYTES [OPTION...]",
-	.about = "Measures throughput and latency of a TCP connection, or of many, under a choice of traffic patterns. The\n"
+	.about = "Measures throughput and latency of a TCP connection, or of many, under a choice of traffic patterns. "
+		 "The\n"
 		 "transmitting end tells the receiving one what to expect.",
 	.server = "receiver",
 	.client = "transmitter",
@@ -33,7 +34,7 @@ static const struct option_table table = {
 /* Options that mean something in some modes only. */
 static const struct {
 	const char *option;
-	unsigned int modes;	/* a bit each */
+	unsigned int modes; /* a bit each */
 } only[] = {
 	{ "compute-us", 1u << MODE_OVERLAP },
 	{ "window", 1u << MODE_TOUCH },
@@ -78,7 +79,8 @@ static int check(const void *values, struct fault *fault)
 {
 	const struct ttcp_options *options = values;
 
-	return tool_check_memory("--bytes", options->bytes, 2 * options->buffers * connections(options), fault);
+	return tool_check_memory("a buffer of --bytes and --offset-bytes, in whole pages,", buffers_stride(options),
+				 2 * options->buffers * connections(options), fault);
 }
 
 static bool applies(const void *values, const char *option)

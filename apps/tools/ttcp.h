@@ -29,6 +29,9 @@ struct buffers {
 	uint64_t bytes;
 	char *memory;
 };
+
+/* Returns the memory that a buffer takes: whole pages. */
+size_t buffers_stride(const struct ttcp_options *options);
 int buffers_open(struct buffers *buffers, const struct ttcp_options *options, struct fault *fault);
 void buffers_close(struct buffers *buffers);
 static inline char *buffers_get(const struct buffers *buffers, uint64_t message)
@@ -55,7 +58,6 @@ bool content_check(const struct buffers *buffers, const struct ttcp_options *opt
 		   uint64_t message, struct mismatch *wrong);
 
 int ttcp_receive(struct connection *connection);
-int ttcp_hot_spot(struct connection *connection);
 int ttcp_transmit(const struct tool *tool, const struct ttcp_options *options);
 
 #endif

@@ -8,9 +8,14 @@
 
 #define PAGE 4096u
 
+size_t buffers_stride(const struct ttcp_options *options)
+{
+	return (options->offset_bytes + options->bytes + PAGE - 1) / PAGE * PAGE;
+}
+
 int buffers_open(struct buffers *buffers, const struct ttcp_options *options, struct fault *fault)
 {
-	size_t stride = (options->offset_bytes + options->bytes + PAGE - 1) / PAGE * PAGE;
+	size_t stride = buffers_stride(options);
 
 	*buffers = (struct buffers){ .count = options->buffers, .bytes = options->bytes };
 	buffers->at = calloc(buffers->count, sizeof(*buffers->at));

@@ -11,11 +11,11 @@
 struct receiver {
 	struct connection *connection;
 	const struct ttcp_options *options;
-	struct pattern from;	/* the client's messages, and ours */
+	struct pattern from; /* the client's messages, and ours */
 	struct pattern back;
 	struct buffers in;
 	struct buffers out;
-	uint64_t seen;		/* what reading the buffers in mode touch came to: nothing may leave it out */
+	uint64_t seen; /* what reading the buffers in mode touch came to: nothing may leave it out */
 };
 
 static void pause_for(uint64_t us)
@@ -71,7 +71,8 @@ static int take(struct receiver *receiver, uint64_t message)
 	int rc;
 
 	pause_for(receiver->options->receiver_delay_us);
-	rc = stream_receive(&connection->stream, CALL_RECV, buffers_get(&receiver->in, message), receiver->in.bytes, &done);
+	rc = stream_receive(&connection->stream, CALL_RECV, buffers_get(&receiver->in, message), receiver->in.bytes,
+			    &done);
 	if (rc > 0 && !done)
 		return 1;
 	if (rc)

@@ -15,7 +15,7 @@ struct transmitter {
 	struct pattern in_pattern;
 	struct buffers out;
 	struct buffers in;
-	uint64_t next;		/* number of the next message */
+	uint64_t next; /* number of the next message */
 };
 
 /* Calibrated once, before any worker starts. */

@@ -23,7 +23,8 @@ static const struct option_table table = {
 	.tool = "zc-writes",
 	.usage = "zc-writes server --port PORT [OPTION...]\n"
 		 "       zc-writes client SERVER PORT REPETITIONS NBUFS BUFSIZE TYPE [OPTION...]",
-	.about = "Measures what it costs to send buffers by a write each (TYPE 1), by one writev (2) or by one write (3),\n"
+	.about = "Measures what it costs to send buffers by a write each (TYPE 1), by one writev (2) or by one write "
+		 "(3),\n"
 		 "and how many reads the server needs for them.",
 	.server = "server",
 	.client = "client",
@@ -71,8 +72,7 @@ static int take(struct connection *connection, char *buffer, uint64_t repetition
 		return 1;
 	if (rc)
 		return fault_in_message(&connection->outcome->fault, rc, "received", repetition, done, all);
-	if (connection->shared->verify &&
-	    !pattern_check(buffer, all, pattern_seed(&pattern, repetition, 0), &wrong))
+	if (connection->shared->verify && !pattern_check(buffer, all, pattern_seed(&pattern, repetition, 0), &wrong))
 		outcome_wrong(connection->outcome, connection->index, repetition, &wrong, 0);
 	return 0;
 }
@@ -126,7 +126,8 @@ int main(int argc, char **argv)
 		return fflush(stdout) ? EXIT_FAILURE : EXIT_SUCCESS;
 	}
 	if (!is_server && !is_client)
-		fault = (struct fault){ EINVAL, "the first argument is missing or unknown; allowed is server or client" };
+		fault = (struct fault){ EINVAL,
+					"the first argument is missing or unknown; allowed is server or client" };
 	if (!fault.code)
 		options_check_role(&table, is_server ? FOR_SERVER : FOR_CLIENT, given, &fault);
 	if (!fault.code && is_client)

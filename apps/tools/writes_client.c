@@ -17,7 +17,7 @@ struct run {
 
 struct writer {
 	const struct writes_options *options;
-	char *buffers;		/* NBUFS of BUFSIZE bytes, one behind the other */
+	char *buffers; /* NBUFS of BUFSIZE bytes, one behind the other */
 	struct iovec *iov;
 };
 
@@ -49,8 +49,8 @@ static int writev_buffers(const struct writer *writer, struct stream *stream, si
 {
 	/* Set up each time: the vector is used up on the way, and the classic client does so as well. */
 	for (uint64_t i = 0; i < writer->options->nbufs; i++)
-		writer->iov[i] = (struct iovec){ writer->buffers + i * writer->options->bufsize,
-						 writer->options->bufsize };
+		writer->iov[i] =
+			(struct iovec){ writer->buffers + i * writer->options->bufsize, writer->options->bufsize };
 	return stream_push(stream, CALL_WRITEV, writer->iov, (int)writer->options->nbufs, done);
 }
 
@@ -175,10 +175,10 @@ static void extend(const struct client *client, json_t *json)
 	json_t *array = json_array();
 
 	for (uint32_t i = 0; i < options->runs; i++)
-		json_array_append_new(array, json_pack("{s:f, s:f, s:I, s:f}", "sending_us",
-						       (double)runs[i].sending_ns / 1e3, "us", (double)runs[i].ns / 1e3,
-						       "reads", (json_int_t)runs[i].reads, "gbit_s",
-						       run_gbit_s(client, &runs[i])));
+		json_array_append_new(array,
+				      json_pack("{s:f, s:f, s:I, s:f}", "sending_us", (double)runs[i].sending_ns / 1e3,
+						"us", (double)runs[i].ns / 1e3, "reads", (json_int_t)runs[i].reads,
+						"gbit_s", run_gbit_s(client, &runs[i])));
 	json_object_set_new(json, "runs", array);
 }
 
@@ -187,7 +187,8 @@ static void print(const struct client *client, const struct results *results)
 	const struct writes_options *options = client->values;
 
 	for (uint32_t i = 0; i < options->runs; i++)
-		printf("type %llu, %llu x %llu bytes: sending %.0f us, until the answer %.0f us, %llu reads, %.3f Gbit/s\n",
+		printf("type %llu, %llu x %llu bytes: sending %.0f us, until the answer %.0f us, %llu reads, %.3f "
+		       "Gbit/s\n",
 		       (unsigned long long)options->type, (unsigned long long)options->nbufs,
 		       (unsigned long long)options->bufsize, (double)runs[i].sending_ns / 1e3, (double)runs[i].ns / 1e3,
 		       (unsigned long long)runs[i].reads, run_gbit_s(client, &runs[i]));

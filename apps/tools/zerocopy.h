@@ -11,9 +11,9 @@
 #include "apps/tools/stream.h"
 
 struct zerocopy {
-	uint64_t sends;		/* that the kernel has taken with MSG_ZEROCOPY */
+	uint64_t sends; /* that the kernel has taken with MSG_ZEROCOPY */
 	uint64_t completed;
-	uint64_t copied;	/* of these the kernel made a copy after all */
+	uint64_t copied; /* of these the kernel made a copy after all */
 };
 
 /* Returns 0 or -errno: the kernel may not know SO_ZEROCOPY. */

@@ -136,6 +136,14 @@ class Cut(Exception):
         self.rest = rest
 
 
+def shut_down(sock, how=socket.SHUT_RDWR):
+    """Shuts a socket down that may be gone."""
+    try:
+        sock.shutdown(how)
+    except OSError:
+        pass
+
+
 class Proxy:
     """
     Passes connections on to a port of this host. `spoil(to_server, position, chunk)` sees the bytes of data connections
@@ -153,6 +161,7 @@ class Proxy:
         thread = threading.Thread(target=work, args=arguments, daemon=True)
         self.threads.append(thread)
         thread.start()
+        return thread
 
     def accept(self):
         while True:
@@ -171,8 +180,12 @@ class Proxy:
             return far.close()
         _, _, kind, count = HEADER.unpack(header)
         far.sendall(header + receive(near, count))
-        self.start(self.pump, far, near, False, kind == DATA)
-        return self.pump(near, far, True, kind == DATA)
+        other = self.start(self.pump, far, near, False, kind == DATA)
+        self.pump(near, far, True, kind == DATA)
+        other.join()
+        # Who still sends is told only when the socket is closed, not when it is shut down: its window may be full.
+        near.close()
+        return far.close()
 
     def pump(self, source, sink, to_server, is_data):
         position = 0
@@ -183,25 +196,18 @@ class Proxy:
             sink.shutdown(socket.SHUT_WR)
         except Cut as cut:
             sink.sendall(cut.rest)
-            sink.shutdown(socket.SHUT_WR)
-            source.shutdown(socket.SHUT_RDWR)
+            shut_down(sink, socket.SHUT_WR)
+            shut_down(source)
         except OSError:
-            for end in [source, sink]:
-                try:
-                    end.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    pass
+            shut_down(source)
+            shut_down(sink)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *ignored):
-        self.listener.shutdown(socket.SHUT_RDWR)
         for one in [self.listener, *self.sockets]:
-            try:
-                one.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
+            shut_down(one)
         for thread in self.threads:
             thread.join(LIMIT)
         for one in [self.listener, *self.sockets]:
@@ -217,10 +223,6 @@ def receive(source, count):
             break
         data += chunk
     return data
-
-
-def pass_on(_to_server, _position, chunk):
-    return chunk
 
 
 def flip_at(wanted, to_server, mask=0x10):
@@ -246,6 +248,22 @@ def cut_at(wanted, to_server):
     return spoil
 
 
+class Passed:
+    """A spoil that spoils nothing, and can be waited for until so many chunks have passed."""
+
+    def __init__(self, chunks):
+        self.left, self.event = chunks, threading.Event()
+
+    def __call__(self, _to_server, _position, chunk):
+        self.left -= 1
+        if self.left <= 0:
+            self.event.set()
+        return chunk
+
+    def wait(self):
+        assert self.event.wait(LIMIT), "nothing has passed"
+
+
 def frame(kind, body, protocol=PROTOCOL, magic=MAGIC):
     text = json.dumps(body).encode()
     return HEADER.pack(magic, protocol, kind, len(text)) + text
@@ -257,6 +275,23 @@ def receive_frame(sock):
         return None
     magic, protocol, kind, count = HEADER.unpack(header)
     return magic, protocol, kind, json.loads(receive(sock, count))
+
+
+def check_usage_error(tool, arguments, named):
+    """Arguments that are not allowed: status 2, and one line that names the argument and what is allowed."""
+    done = client(tool, arguments)
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr.startswith(f"{tool}: ") and done.stderr.count("\n") == 1
+    for word in named:
+        assert word in done.stderr
+
+
+def check_help(tool, options):
+    done = client(tool, ["--help"])
+    assert done.returncode == 0 and not done.stderr
+    for option in options:
+        assert f"--{option}" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 110
 
 
 def leftovers(directory):

@@ -193,7 +193,7 @@ def test_client_that_closes_in_mid_request_fails_the_session():
 
 
 def start_endless(port, threads=2):
-    """A client that is measuring when this returns: its warm-up has been served."""
+    """A client that goes on until it is stopped."""
     return ends.start_client("zc-msg", ["client", "--host", "127.0.0.1", "--port", port, "--variant", "fields",
                                         "--field-bytes", "256K", "--seconds", 600, "--warmup", 1, "--nodelay",
                                         "--threads", threads])
@@ -201,11 +201,10 @@ def start_endless(port, threads=2):
 
 def test_killed_server_is_told():
     with Server("zc-msg") as server:
-        seen = []
-        with Proxy(server.port, lambda *passed: seen.append(1) or passed[2]) as proxy:
+        passed = ends.Passed(50)
+        with Proxy(server.port, passed) as proxy:
             process = start_endless(proxy.port)
-            while len(seen) < 50 and process.poll() is None:
-                process_wait(process)
+            passed.wait()
             server.process.kill()
             out, err = process.communicate(timeout=ends.LIMIT)
     assert process.returncode == 1 and not out
@@ -215,25 +214,16 @@ def test_killed_server_is_told():
 def test_killed_client_fails_its_session_and_the_server_goes_on(tmp_path):
     file = tmp_path / "server.json"
     with Server("zc-msg", "--sessions", 2, "--json", file) as server:
-        seen = []
-        with Proxy(server.port, lambda *passed: seen.append(1) or passed[2]) as proxy:
+        passed = ends.Passed(50)
+        with Proxy(server.port, passed) as proxy:
             process = start_endless(proxy.port)
-            while len(seen) < 50 and process.poll() is None:
-                process_wait(process)
+            passed.wait()
             process.kill()
             process.communicate()
         assert msg(server.port, "--messages", 5, "--verify").returncode == 0
         status, _, err = server.end()
     assert status == 1 and "went away" in err
     assert len(json.loads(file.read_text())["sessions"]) == 1
-
-
-def process_wait(process):
-    """Gives a process a moment, or less if it ends."""
-    try:
-        process.wait(0.01)
-    except ends.subprocess.TimeoutExpired:
-        pass
 
 
 def test_standstill_is_noticed(server):
@@ -289,21 +279,13 @@ GOOD = ["client", "--host", "127.0.0.1", "--port", "1", "--variant", "flat", "--
     ],
 )
 def test_usage_errors(arguments, named):
-    done = ends.client("zc-msg", arguments)
-    assert done.returncode == 2 and not done.stdout
-    assert done.stderr.startswith("zc-msg: ") and done.stderr.count("\n") == 1
-    for word in named:
-        assert word in done.stderr
+    ends.check_usage_error("zc-msg", arguments, named)
 
 
 def test_help_names_every_option():
-    done = ends.client("zc-msg", ["--help"])
-    assert done.returncode == 0 and not done.stderr
-    for option in ["host", "port", "variant", "field-bytes", "threads", "messages", "seconds", "verify", "json", "bind",
-                   "sessions", "wait", "nodelay", "warmup", "timeout", "socket-buffer", "receive"]:
-        assert f"  --{option}" in done.stdout
-    assert max(map(len, done.stdout.splitlines())) <= 110
-    assert ends.client("zc-msg", ["client", "--help"]).stdout == done.stdout
+    ends.check_help("zc-msg", ["host", "port", "variant", "field-bytes", "threads", "messages", "seconds", "verify", "json",
+                               "bind", "sessions", "wait", "nodelay", "warmup", "timeout", "socket-buffer", "receive"])
+    assert ends.client("zc-msg", ["client", "--help"]).stdout == ends.client("zc-msg", ["--help"]).stdout
 
 
 def test_port_in_use(server):
