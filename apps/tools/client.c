@@ -411,7 +411,6 @@ static int client_run(struct client *client, struct results *results, struct fau
 	int rc;
 
 	signal(SIGPIPE, SIG_IGN);
-	memset(results, 0, sizeof(*results));
 	outcome_reset(&results->total);
 	pthread_mutex_init(&client->lock, NULL);
 	client->control = -1;
@@ -510,22 +509,24 @@ static int report_results(struct client *client, const struct client_face *face,
 
 int client_main(struct client *client, const struct client_face *face)
 {
-	struct results *results = malloc(sizeof(*results));
+	const char *tool = client->tool->options->tool;
+	struct results *results = calloc(1, sizeof(*results));
 	struct fault fault = { 0 };
-	int rc = results ? 0 : fault_errno(&fault, ENOMEM, "no memory for results");
+	int rc = 0;
 
-	if (results)
-		results->peer = NULL;
-	if (!rc && client->shared->json)
+	if (!results) {
+		tell(tool, "no memory for results");
+		return EXIT_FAILURE;
+	}
+	if (client->shared->json)
 		rc = json_check(client->shared->json, &fault);
 	if (!rc)
 		rc = client_run(client, results, &fault);
 	if (!rc)
 		rc = report_results(client, face, results, &fault);
 	if (rc)
-		tell(client->tool->options->tool, "%s", fault.text);
-	if (results)
-		json_decref(results->peer);
+		tell(tool, "%s", fault.text);
+	json_decref(results->peer);
 	free(results);
 	return rc ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -70,6 +70,7 @@ static int receive_body(struct stream *stream, uint32_t bytes, json_t **body, st
 				 done, bytes);
 	if (!json_is_object(*body)) {
 		json_decref(*body);
+		*body = NULL;
 		return fault_set(fault, EPROTO, "the peer sent a frame that is no JSON object");
 	}
 	return 0;

@@ -147,7 +147,7 @@ static int create_beside(const char *file, char **temporary)
 		return fd;
 	fd = -errno;
 	free(*temporary);
-	return fd;
+	return fd < 0 ? fd : -EIO;
 }
 
 int json_check(const char *file, struct fault *fault)
