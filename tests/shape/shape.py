@@ -116,7 +116,9 @@ def install():
     wrong = []
     with tempfile.TemporaryDirectory() as root:
         output("cmake", "--install", BUILD, "--prefix", f"{root}/usr")
-        for name in ("bin/zc", "share/man/man1/zc.1", "share/man/man7/libzc.7"):
+        tools = [f"{place}{tool}{end}" for tool in ("zc", "zc-msg", "zc-writes", "zc-ttcp")
+                 for place, end in (("bin/", ""), ("share/man/man1/", ".1"))]
+        for name in (*tools, "share/man/man7/libzc.7"):
             if not (Path(root) / "usr" / name).exists():
                 wrong.append(f"{name} is not installed")
         found = list(Path(root).rglob("zc.pc"))

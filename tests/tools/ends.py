@@ -287,10 +287,14 @@ def check_usage_error(tool, arguments, named):
 
 
 def check_help(tool, options):
+    """Help and man page name every option."""
     done = client(tool, ["--help"])
     assert done.returncode == 0 and not done.stderr
+    page = (BUILD / f"docs/{tool}.1").read_text().replace("\\-", "-")
+    assert page.count("\n.TP\n") > len(options) and "\n.SH SYNOPSIS\n" in page
     for option in options:
         assert f"--{option}" in done.stdout
+        assert re.search(rf"^\.B (-\w, )?--{option}( |$)", page, re.M), option
     assert max(map(len, done.stdout.splitlines())) <= 110
 
 
