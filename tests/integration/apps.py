@@ -20,10 +20,12 @@ import sys
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[2]
-BUILD = pathlib.Path(os.environ.get("ZC_BUILD", ROOT / "build" / "dev"))
 PROGRAMS = pathlib.Path(__file__).parent / "programs"
 sys.path.insert(0, str(PROGRAMS))
+from bodies import write_bodies  # noqa: E402: the tests share it with the programs
+
+ROOT = pathlib.Path(__file__).parents[2]
+BUILD = pathlib.Path(os.environ.get("ZC_BUILD", ROOT / "build" / "dev"))
 PATHS = re.findall(r'^ZC_PATH\(\w+, "(\w+)"', (ROOT / "common/paths.def").read_text(), re.MULTILINE)
 # Paths that a program can take alone; all others are lanes, which need the library at both ends.
 ALONE = {"copy", "sg", "zerocopy"}
@@ -221,6 +223,14 @@ class Bench:
         made.mkdir()
         made.chmod(0o777)
         return made
+
+    def bodies(self):
+        """The directory of the files that web servers hand out."""
+        directory = self.directory / "bodies"
+        if not directory.exists():
+            directory.mkdir(0o755)
+            write_bodies(directory)
+        return directory
 
     def start(self, command, path=None, port=None, quit_signal=signal.SIGTERM, **keywords):
         """Starts a server and returns it once it listens. command(port) makes its command line; port None: a free one."""

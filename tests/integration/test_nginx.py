@@ -2,7 +2,7 @@
 """nginx under the library: bodies up to 10 MB, read and by sendfile, asked for by Python and by curl, kept alive and pipelined."""
 import pytest
 from apps import need
-from bodies import SIZES, body, write_bodies
+from bodies import SIZES, body
 
 CONFIGURATION = """
 daemon off;
@@ -33,20 +33,16 @@ def start_server(bench, path):
     def command(port):
         configuration = directory / "nginx.conf"
         configuration.write_text(CONFIGURATION.format(
-            directory=directory, port=port, bodies=directory.parent / "bodies"))
+            directory=directory, port=port, bodies=bench.bodies()))
         return [program, "-e", "stderr", "-p", directory, "-c", configuration]
 
-    bodies = directory.parent / "bodies"
-    if not bodies.exists():
-        bodies.mkdir(0o755)
-        write_bodies(bodies)
     return bench.start(command, path)
 
 
 @pytest.mark.parametrize("how, takes", [("read", ["zerocopy"]), ("sendfile", [])])
 def test_bodies_by_python(pairing, how, takes):
     client = pairing.python("http_client.py", pairing.server.port, "GET", f"/{how}")
-    assert client.told["verified"] >= 2 * len(SIZES) + 50
+    assert client.told["verified"] >= len(SIZES) + 50
     pairing.check(client, client.told["sent"], client.told["received"], server_takes=takes)
 
 

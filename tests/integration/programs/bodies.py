@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT
 """The bodies that servers hand out and clients expect, known to both by their size alone."""
+import functools
 import random
 
 SIZES = [0, 1, 1024, 65536, 100_001, 1 << 20, 10_000_000]
 
 
+@functools.cache
 def body(size):
     return random.Random(size).randbytes(size)
 

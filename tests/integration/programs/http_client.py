@@ -38,7 +38,7 @@ def keep_alive(prefix):
     connection = http.client.HTTPConnection("127.0.0.1", port)
     connection.connect()
     descriptor = connection.sock.fileno()
-    for size in SIZES + SIZES[::-1]:
+    for size in SIZES:
         ask(connection, prefix, size)
         assert connection.sock and connection.sock.fileno() == descriptor, "not kept alive"
     connection.close()
@@ -66,7 +66,7 @@ def pipeline(prefix):
 def crowd(prefix):
     def one(number):
         connection = http.client.HTTPConnection("127.0.0.1", port)
-        for size in SIZES[number % 2 :: 2]:
+        for size in SIZES[number % 2 : -1 : 2]:
             ask(connection, prefix, size)
         connection.close()
 
