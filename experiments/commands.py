@@ -34,7 +34,7 @@ def add_run(commands):
     paths, experiments = stacks.path_names(), list(matrix.EXPERIMENTS)
     parser.add_argument("--profile", choices=list(matrix.PROFILES), default="quick", help=profiles)
     parser.add_argument("--results", type=pathlib.Path, metavar="DIR", help="folder for the rows (default: results/PROFILE)")
-    parser.add_argument("--build", metavar="PRESET", default="release", help="build that is measured (default: release)")
+    parser.add_argument("--build", metavar="PRESET|DIR", default="release", help="build that is measured (default: release)")
     parser.add_argument("--experiments", type=listed("experiment", experiments), default=experiments, metavar="LIST",
                         help="; ".join(f"{name}: {what}" for name, what in matrix.EXPERIMENTS.items()))
     parser.add_argument("--networks", type=listed("network", network.NETWORKS), default=network.NETWORKS, metavar="LIST",

@@ -72,7 +72,10 @@ class Costs:
 
     def call(self, key):
         """The best of several rounds: whatever else runs can only add to it."""
-        text = self._run(key["stack_of"], [self.files["calls"], key["subject"], self.size["calls"], self.size["rounds"]])
+        calls, rounds = self.size["calls"], self.size["rounds"]
+        if key["subject"] == "tcp-send-receive":  # long calls: as many rounds as fit into the time of the short ones
+            calls, rounds = max(1, calls // 100), 4 * rounds
+        text = self._run(key["stack_of"], [self.files["calls"], key["subject"], calls, rounds])
         return {"call": ("ns", min(json.loads(text)["ns"]))}
 
     def ping_pong(self, key):

@@ -41,7 +41,8 @@ def still_failed(frame, key):
 def medians(runs):
     """A row for each point and stack; `low` and `high` are the least and the greatest of the Gbit/s."""
     if runs.empty:
-        return pandas.DataFrame(columns=[*POINT, "stack", "runs", "low", "high", "ratio", "control", *runner.COLUMNS])
+        more = ["runs", "low", "high", "ratio", "control", "behind", "ahead"]
+        return pandas.DataFrame(columns=[*runner.COLUMNS, *more])
     groups = runs.groupby([*POINT, "stack"], dropna=False, sort=False)
     numbers = [name for name in runs.columns if name not in TEXTS and name not in (*POINT, "repeat", "order")]
     found = groups[numbers].median()

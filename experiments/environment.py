@@ -94,6 +94,11 @@ def kernel_settings():
     return {name: text_of(path, "not there").replace("\t", " ") for name, path in names.items()}
 
 
+def build_folder(named):
+    """A build by the name of its preset, or by its folder where the name has a slash."""
+    return pathlib.Path(named).resolve() if "/" in named else ROOT / "build" / named
+
+
 def needed(build):
     """The programs of a build that the experiments run; a Failure names the first that is missing."""
     wanted = {**TOOLS, "library": LIBRARY, "zc": "apps/zc/zc"}
@@ -102,7 +107,7 @@ def needed(build):
     files = {name: build / path for name, path in wanted.items()}
     for file in files.values():
         if not file.exists():
-            raise Failure(f"{file} is missing: build it first (cmake --preset {build.name} && cmake --build --preset {build.name})")
+            raise Failure(f"{file} is missing: build it first (cmake --preset PRESET && cmake --build --preset PRESET)")
     return files
 
 

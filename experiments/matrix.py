@@ -120,7 +120,7 @@ PROFILES = {
          "sends": [(64, 1)], "send_rounds": 50, "seconds": 0.03},
     ),
     "quick": Profile(
-        "quick", "about half an hour: the main points of every experiment", 0.2, 5,
+        "quick", "a quarter of an hour: the main points of every experiment", 0.15, 4,
         {"loopback": [([KIB, 4 * KIB, 64 * KIB, MIB], [1, 4]), ([64 * KIB], [2, 8])], "veth": [([KIB, 64 * KIB, MIB], [1])]},
         {"loopback": SHAPES, "veth": [SHAPES[0], SHAPES[3]]}, 5000,
         {"loopback": paper_quick(),
@@ -130,7 +130,7 @@ PROFILES = {
          "send_rounds": 1000, "seconds": 0.5},
     ),
     "full": Profile(
-        "full", "hours: the whole matrix", 0.5, 9,
+        "full", "about five hours: the whole matrix", 0.5, 9,
         {network: [([64, 256, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB], [1, 2, 4, 8])] for network in ("loopback", "veth")},
         {"loopback": SHAPES, "veth": SHAPES}, 20000,
         {"loopback": paper_full(), "veth": paper_full()},

@@ -160,7 +160,7 @@ class Session:
 def run(options):
     """The command `run`. Returns the exit status."""
     profile = matrix.PROFILES[options.profile]
-    build = environment.ROOT / "build" / options.build
+    build = environment.build_folder(options.build)
     files = environment.needed(build)
     needed_programs(options.experiments, options.networks)
     networks = usable_networks(options.networks)
