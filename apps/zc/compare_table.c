@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Results for a terminal: one table for a comparison, and one line each for many. */
+/* One comparison for a terminal: the table, the conclusion, and what each path did. */
 #include <math.h>
 #include <string.h>
 
 #include "apps/zc/compare.h"
 
-#define NAME_WIDTH 34
 #define LINE_WIDTH 100
 
 const char *figure_text(double value, char *out, size_t bytes)
@@ -117,77 +116,4 @@ void table_print(FILE *out, const struct comparison *comparison)
 	print_wrapped(out, "GB", comparison->bytes_source);
 	for (size_t i = 0; i < comparison->paths; i++)
 		print_failures(out, &comparison->path[i]);
-}
-
-/* Many in one -------------------------------------------------------------------------------------------------------- */
-
-static bool has_path(const struct comparison *comparison, enum zc_path path, size_t *at)
-{
-	for (*at = 0; *at < comparison->paths; ++*at)
-		if (comparison->path[*at].path == path)
-			return true;
-	return false;
-}
-
-static const char *cell(const struct comparison *comparison, enum zc_path path, char *out, size_t bytes)
-{
-	const struct path_result *result;
-	size_t at;
-
-	if (!has_path(comparison, path, &at))
-		return "-";
-	result = &comparison->path[at];
-	switch (result->verdict) {
-	case VERDICT_BASELINE:
-		return figure_text(result->value.median, out, bytes);
-	case VERDICT_SAME:
-		return "=";
-	case VERDICT_FEW:
-		return "?";
-	case VERDICT_FAILED:
-		return "FAILED";
-	default:
-		return verdict_text(comparison, result, out, bytes);
-	}
-}
-
-static const char *winner_text(const struct comparison *comparison)
-{
-	return comparison->winner < 0 ? "none" : path_name(comparison->path[comparison->winner].path);
-}
-
-/* The paths in the order of the first comparison, then those that only others have. */
-static size_t paths_of(const struct comparison *list, size_t count, enum zc_path out[PATH_COUNT])
-{
-	bool has[PATH_COUNT] = { 0 };
-	size_t paths = 0;
-
-	for (size_t i = 0; i < count; i++) {
-		for (size_t k = 0; k < list[i].paths; k++) {
-			if (!has[list[i].path[k].path])
-				out[paths++] = list[i].path[k].path;
-			has[list[i].path[k].path] = true;
-		}
-	}
-	return paths;
-}
-
-void table_summary(FILE *out, const struct comparison *list, size_t count)
-{
-	enum zc_path path[PATH_COUNT];
-	size_t paths = paths_of(list, count, path);
-	char text[64];
-
-	fprintf(out, "%-*s  %-10s", NAME_WIDTH, "what", "unit");
-	for (size_t k = 0; k < paths; k++)
-		fprintf(out, "  %10s", path_name(path[k]));
-	fputs("  winner\n", out);
-	for (size_t i = 0; i < count; i++) {
-		fprintf(out, "%-*.*s  %-10s", NAME_WIDTH, NAME_WIDTH, list[i].name, list[i].unit);
-		for (size_t k = 0; k < paths; k++)
-			fprintf(out, "  %10s", cell(&list[i], path[k], text, sizeof(text)));
-		fprintf(out, "  %s\n", winner_text(&list[i]));
-	}
-	fputs("\nPlain TCP's median; the others against it, + is better; '=': no difference beyond the spread; winner: better than "
-	      "all others.\n", out);
 }
