@@ -76,10 +76,15 @@ void wait_sizes(struct end *end, long which)
 		note_told(waiter, end->fd, 0, 5, 0);
 		note_told(waiter, end->fd, POLLIN | POLLOUT | POLLRDHUP | POLLPRI, 0, 0);
 	}
-	if (end->server)
+	if (end->server) {
+		await(end, "looked");
 		give(end->fd, "!", 1);
-	else
-		note_told(waiter, end->fd, POLLIN, -1, 0);
+		await(end, "done");
+		return;
+	}
+	tell(end, "looked");
+	note_told(waiter, end->fd, POLLIN, -1, 0);
+	tell(end, "done");
 }
 
 static int add(int set, int fd, uint32_t events, uint64_t data)

@@ -24,8 +24,8 @@ const struct corpus_case corpus_cases[] = {
 const size_t corpus_case_count = sizeof(corpus_cases) / sizeof(corpus_cases[0]);
 
 static const char usage[] =
-	"usage: corpus [--library FILE] [--mode native|both|server|client|all] [--only CASE|FAMILY/] [--shard I/N]\n"
-	"              [--repeat N] [--uses PATH] [--must-differ] [--verbose]\n"
+	"usage: corpus [--library FILE] [--mode native|both|server|client|all] [--only CASE|FAMILY/] [--skip PREFIX]...\n"
+	"              [--shard I/N] [--repeat N] [--uses PATH] [--must-differ] [--verbose]\n"
 	"       corpus --list\n"
 	"Runs each case natively and compares the preloaded modes with that. Without --library: native runs only.\n"
 	"--uses PATH fails unless that path of the library has carried bytes.\n"
@@ -57,9 +57,13 @@ int end_main(const char *role, const char *name)
 	die("no case %s", name);
 }
 
+#define SKIPS 4
+
 struct options {
 	struct runner runner;
 	const char *only;
+	const char *skips[SKIPS + 1]; /* NULL-terminated */
+	unsigned int skip_count;
 	bool must_differ;
 	unsigned int shard, shards, repeat;
 };
@@ -94,7 +98,8 @@ static void parse(struct options *options, int argc, char **argv)
 {
 	static const struct option known[] = {
 		{ "library", required_argument, NULL, 'l' }, { "mode", required_argument, NULL, 'm' },
-		{ "only", required_argument, NULL, 'o' },    { "shard", required_argument, NULL, 's' },
+		{ "only", required_argument, NULL, 'o' },    { "skip", required_argument, NULL, 'k' },
+		{ "shard", required_argument, NULL, 's' },
 		{ "repeat", required_argument, NULL, 'r' },  { "uses", required_argument, NULL, 'u' },
 		{ "must-differ", no_argument, NULL, 'd' },   { "verbose", no_argument, NULL, 'v' },	     { "list", no_argument, NULL, 'L' },
 		{ "help", no_argument, NULL, 'h' },	     { NULL, 0, NULL, 0 },
@@ -109,6 +114,10 @@ static void parse(struct options *options, int argc, char **argv)
 			mode = optarg;
 		else if (which == 'o')
 			options->only = optarg;
+		else if (which == 'k' && options->skip_count == SKIPS)
+			usage_error("corpus: --skip %s: one too many\n", optarg);
+		else if (which == 'k')
+			options->skips[options->skip_count++] = optarg;
 		else if (which == 's' && (sscanf(optarg, "%u/%u", &options->shard, &options->shards) != 2 ||
 					  options->shard < 1 || options->shard > options->shards))
 			usage_error("corpus: --shard %s: I/N with I from 1 to N\n", optarg);
@@ -138,6 +147,9 @@ static bool asked_for(const struct options *options, size_t number)
 
 	if (number % options->shards != options->shard - 1)
 		return false;
+	for (const char *const *skip = options->skips; *skip; skip++)
+		if (!strncmp(name, *skip, strlen(*skip)))
+			return false;
 	return !only || !strcmp(name, only) ||
 	       (*only && only[strlen(only) - 1] == '/' && !strncmp(name, only, strlen(only)));
 }
