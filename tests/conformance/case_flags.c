@@ -333,6 +333,7 @@ void flags_timeouts(struct end *end, long unused)
 		note_recv(end->fd, 10, 0);
 		tell(end, "fill");
 		take_quietly(end->fd, (size_t)await_number(end), 5, 0);
+		await(end, "over");
 		free(data);
 		return;
 	}
@@ -347,5 +348,6 @@ void flags_timeouts(struct end *end, long unused)
 	note("in the end: %s", errno_name(errno));
 	tell_number(end, (long)total);
 	note_recv(end->fd, 1, 0);
+	tell(end, "over");
 	free(data);
 }
