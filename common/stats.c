@@ -44,6 +44,7 @@ static _Atomic int stats_fd = -1;
 #define FILE_FINISHED "%s/zc-%d.stats"
 enum { PRIVATE, PUBLISHING, PUBLISHED };
 static _Atomic int stats_public = PRIVATE;
+_Atomic bool stats_inherited;
 
 static uint64_t hash_text(uint64_t hash, const char *text)
 {
@@ -166,6 +167,7 @@ void stats_publish(void)
 			sys_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
 		return;
 	}
+	atomic_store(&stats_inherited, false);
 	fd = open_segment(pid);
 	if (fd < 0 || sys_call(SYS_ftruncate, fd, sizeof(*segment), 0, 0, 0, 0) < 0)
 		goto close_fd;
@@ -198,31 +200,47 @@ close_fd:
 
 void stats_after_fork(void)
 {
-	struct stats_segment *old = stats;
-	uint32_t used;
 	int fd = atomic_load(&stats_fd);
 
-	if (!old || atomic_load(&stats_public) == PRIVATE)
+	if (!stats || atomic_load(&stats_public) == PRIVATE)
 		return;
-	/* The child counts its own: the same slots stay open, with nothing counted in them. */
-	used = atomic_load(&old->slots_used);
-	struct stats_segment *fresh = map_at(NULL, MAP_PRIVATE | MAP_ANONYMOUS, -1);
-
-	if (fresh == MAP_FAILED)
-		return;
-	for (uint32_t i = 1; i < used; i++) {
-		if (atomic_load(&old->slot[i].state) != STATS_OPEN)
-			continue;
-		memcpy((void *)&fresh->slot[i], (const void *)&old->slot[i], offsetof(struct stats_slot, path));
-	}
-	atomic_store(&fresh->slots_used, used);
-	if (sys_call(SYS_mremap, (long)fresh, sizeof(*fresh), sizeof(*fresh), MREMAP_MAYMOVE | MREMAP_FIXED,
-		     (long)stats, 0) < 0)
+	/* Same address, so that nobody's pointer changes. */
+	if (map_at(stats, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1) == MAP_FAILED)
 		return;
 	if (fd >= 0)
 		sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
 	atomic_store(&stats_fd, -1);
+	atomic_store(&stats_inherited, true);
 	atomic_store(&stats_public, PRIVATE);
+}
+
+static void use_slot(uint32_t i, enum stats_role role, enum zc_path policy, int fd)
+{
+	struct stats_slot *slot = &stats->slot[i];
+	uint32_t used = atomic_load(&stats->slots_used);
+
+	slot->role = role;
+	slot->policy = policy;
+	slot->fd = fd;
+	slot->opened_ns = clock_now();
+	while (used <= i && !atomic_compare_exchange_weak(&stats->slots_used, &used, i + 1))
+		;
+}
+
+void stats_slot_keep(uint32_t slot, enum stats_role role, enum zc_path policy, int fd)
+{
+	if (!slot)
+		return;
+	atomic_store(&stats->slot[slot].state, STATS_OPEN);
+	use_slot(slot, role, policy, fd);
+}
+
+void stats_slot_name(uint32_t slot, const void *local, const void *peer)
+{
+	if (!slot)
+		return;
+	memcpy(stats->slot[slot].local, local, STATS_ADDRESS_BYTES);
+	memcpy(stats->slot[slot].peer, peer, STATS_ADDRESS_BYTES);
 }
 
 /* Claims a free slot, looking from where the last one was found. Returns 0 if there is none. */
@@ -246,18 +264,10 @@ static uint32_t claim_slot(void)
 uint32_t stats_slot_open(enum stats_role role, enum zc_path policy, int fd)
 {
 	uint32_t i = claim_slot();
-	uint32_t used = atomic_load(&stats->slots_used);
-	struct stats_slot *slot = &stats->slot[i];
 
 	stats_process(STAT_PROCESS_CONNECTIONS, 1);
-	if (!i)
-		return 0;
-	slot->role = role;
-	slot->policy = policy;
-	slot->fd = fd;
-	slot->opened_ns = clock_now();
-	while (used <= i && !atomic_compare_exchange_weak(&stats->slots_used, &used, i + 1))
-		;
+	if (i)
+		use_slot(i, role, policy, fd);
 	return i;
 }
 

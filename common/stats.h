@@ -12,6 +12,7 @@
 #define ZC_COMMON_STATS_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -103,14 +104,26 @@ int stats_start(void);
 /* Makes the segment visible to readers, once; cheap when done. Threads: any; a second one waits for the first. */
 void stats_publish(void);
 
-/* In the child of a fork: counting goes on privately from zero, published anew by the next stats_publish(). */
+/*
+ * In the child of a fork: counting goes on privately from zero, with all slots free, published anew by the next
+ * stats_publish().
+ */
 void stats_after_fork(void);
+
+/* Then, for each connection that the child has from its parent, which may have closed its own already. */
+void stats_slot_keep(uint32_t slot, enum stats_role role, enum zc_path policy, int fd);
+
+/* This is the child of a fork with connections of its parent, and nothing that it counts on them is visible yet. */
+extern _Atomic bool stats_inherited;
 
 /* Returns a slot number for a new connection; 0, the sum, when all are taken. */
 uint32_t stats_slot_open(enum stats_role role, enum zc_path policy, int fd);
 
 /* Adds the slot to the sum of closed connections and frees it. */
 void stats_slot_close(uint32_t slot);
+
+/* Notes both ends of a connection: the beginnings of socket addresses. */
+void stats_slot_name(uint32_t slot, const void *local, const void *peer);
 
 /* Returns the descriptor that keeps the segment open, -1 if none: callers keep it out of the guest's hands. */
 int stats_descriptor(void);

@@ -30,10 +30,8 @@ static pid_t fork_by(pid_t (*really)(void))
 	if (child == 0)
 		flusher_after_fork();
 	conn_after_fork(child == 0);
-	if (child == 0) {
-		stats_after_fork();
+	if (child == 0)
 		table_own_refresh();
-	}
 	errno = saved;
 	return child;
 }

@@ -75,6 +75,7 @@ static ssize_t recv_ends(struct conn *conn, ssize_t got, int flags)
 		return got;
 	if (flags & MSG_PEEK)
 		return got;
+	conn_counts();
 	stats_conn(conn->slot, STAT_CONN_RECV_CALLS, 1);
 	stats_conn(conn->slot, STAT_CONN_RECV_BYTES, (uint64_t)got);
 	if (conn_active(conn))

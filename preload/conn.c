@@ -101,7 +101,7 @@ static bool is_tcp(int fd)
 	       !get_option(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, sizeof(listening)) && !listening;
 }
 
-static void set_addresses(struct conn *conn, int fd, struct sockaddr_storage *local, struct sockaddr_storage *peer)
+static void read_addresses(int fd, struct sockaddr_storage *local, struct sockaddr_storage *peer)
 {
 	socklen_t bytes = sizeof(*local);
 
@@ -110,7 +110,6 @@ static void set_addresses(struct conn *conn, int fd, struct sockaddr_storage *lo
 	sys_call(SYS_getsockname, fd, (long)local, (long)&bytes, 0, 0, 0);
 	bytes = sizeof(*peer);
 	sys_call(SYS_getpeername, fd, (long)peer, (long)&bytes, 0, 0, 0);
-	conn->peer_key = choose_peer_key((struct sockaddr *)peer);
 }
 
 static void reset(struct conn *conn)
@@ -135,6 +134,25 @@ static uint64_t cookie_of(int fd)
 	return get_option(fd, SOL_SOCKET, SO_COOKIE, &cookie, sizeof(cookie)) < 0 ? 0 : cookie;
 }
 
+static void name_slot(struct conn *conn)
+{
+	struct sockaddr_storage local, peer;
+
+	if (!conn->slot || !conn->descriptors)
+		return;
+	read_addresses(conn->fds[0], &local, &peer);
+	stats_slot_name(conn->slot, &local, &peer);
+}
+
+void conn_publish_counts(void)
+{
+	if (guest_sandboxed() || !conn_process_is_ours())
+		return;
+	stats_publish();
+	table_own_refresh();
+	conn_each(name_slot);
+}
+
 void conn_open(int fd, enum stats_role role, bool plain)
 {
 	struct sockaddr_storage local, peer;
@@ -153,7 +171,8 @@ void conn_open(int fd, enum stats_role role, bool plain)
 		return;
 	}
 	reset(conn);
-	set_addresses(conn, fd, &local, &peer);
+	read_addresses(fd, &local, &peer);
+	conn->peer_key = choose_peer_key((struct sockaddr *)&peer);
 	conn->role = role;
 	conn->policy = choose_policy(role, (struct sockaddr *)(role == ROLE_SERVER ? &local : &peer));
 	if (conn->policy == PATH_TCP) {
@@ -162,13 +181,11 @@ void conn_open(int fd, enum stats_role role, bool plain)
 		table_put(fd, TABLE_OTHER);
 		return;
 	}
+	conn_counts();
 	stats_publish();
 	table_own_refresh();
 	conn->slot = stats_slot_open(role, conn->policy, fd);
-	if (conn->slot) {
-		memcpy(stats->slot[conn->slot].local, &local, STATS_ADDRESS_BYTES);
-		memcpy(stats->slot[conn->slot].peer, &peer, STATS_ADDRESS_BYTES);
-	}
+	stats_slot_name(conn->slot, &local, &peer);
 	conn->fds[0] = fd;
 	conn->descriptors = 1;
 	if (!plain && conn->policy != PATH_COPY)
@@ -422,12 +439,19 @@ static void child_starts(struct conn *conn)
 	zerocopy_after_fork(conn);
 }
 
+static void keep_slot(struct conn *conn)
+{
+	stats_slot_keep(conn->slot, conn->role, conn->policy, conn_fd(conn));
+}
+
 void conn_after_fork(bool in_child)
 {
 	if (in_child) {
 		lock_thread = 0;
 		atomic_store(&process, (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0));
+		stats_after_fork();
 		conn_each(child_starts);
+		conn_each(keep_slot);
 		watch_after_fork();
 	}
 	if (fork_held)

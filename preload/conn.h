@@ -115,6 +115,19 @@ struct conn {
 extern _Atomic unsigned int conn_zerocopy_used;
 extern _Atomic bool conn_zerocopy_ever;
 
+/* Lets readers see what this process counts from now on. */
+void conn_publish_counts(void);
+
+/*
+ * Before anything is counted on a connection: a child that serves one of its parent's shows its statistics once it uses it,
+ * and one that only goes on to exec leaves none.
+ */
+static inline void conn_counts(void)
+{
+	if (__builtin_expect(atomic_load_explicit(&stats_inherited, memory_order_relaxed), 0))
+		conn_publish_counts();
+}
+
 /* Takes a new connection into the table. `fd` is a TCP socket; address NULL: ask the kernel. */
 void conn_open(int fd, enum stats_role role, bool plain);
 

@@ -189,6 +189,7 @@ ssize_t send_by_path(struct conn *conn, int fd, const struct iovec *iov, int cou
 	enum zc_path path = PATH_SG;
 	ssize_t rc;
 
+	conn_counts();
 	if (count == 1 && atomic_load_explicit(&conn->sg.held, memory_order_relaxed) && !conn->token &&
 	    sg_join(conn, fd, iov->iov_base, iov->iov_len))
 		rc = (ssize_t)iov->iov_len;

@@ -41,6 +41,7 @@ static inline uint64_t send_begins(void)
 {
 	/* What this thread holds on other connections, or on another number of this one, comes first. */
 	sg_before_send();
+	conn_counts();
 	return send_clock();
 }
 

@@ -143,6 +143,41 @@ def test_closed_connections_stay_in_the_sum(zc, pair, tmp_path):
     assert "ended" in text and "0 of 2 connections open" in text
 
 
+FORKING = """
+import os, signal, socket
+listener = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(listener.getsockname())
+server, _ = listener.accept()
+idle = os.fork()
+if not idle:
+    os._exit(0)
+os.waitpid(idle, 0)
+closed, close = os.pipe()
+child = os.fork()
+if not child:
+    os.close(close)
+    os.read(closed, 1)
+    server.sendall(bytes(1000))
+    server.sendall(bytes(500))
+    os._exit(0)
+server.close()
+os.close(close)
+client.recv(1500, socket.MSG_WAITALL)
+os.waitpid(child, 0)
+print(os.getpid(), child)
+"""
+
+
+def test_child_shows_what_it_sent_on_an_inherited_connection(zc, tmp_path):
+    got = zc("run", "-p", "copy", sys.executable, "-c", FORKING, ZC_STATS_DIR=str(tmp_path))
+    parent, child = map(int, got.stdout.split())
+    # None of the child that did nothing: one that goes on to exec another program leaves no file.
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted([f"zc-{parent}.stats", f"zc-{child}.stats"])
+    sent = {pid: process_of(zc("stat", "--json", tmp_path / f"zc-{pid}.stats"))["all"] for pid in (parent, child)}
+    assert sent[child]["paths"]["copy"]["bytes"] == 1500 and sent[child]["paths"]["copy"]["calls"] == 2
+    assert sent[parent]["paths"]["copy"]["bytes"] == 0 and sent[parent]["counters"]["receive_bytes"] == 1500
+
+
 def test_file_of_a_running_process_is_known_as_such(zc, pair, tmp_path):
     running = pair("copy", ZC_STATS_DIR=str(tmp_path))
     assert process_of(zc("stat", tmp_path / f"zc-{running.pid}.stats", "--json"))["running"] is True

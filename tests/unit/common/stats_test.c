@@ -150,25 +150,34 @@ static void latencies_fall_into_powers_of_two(void **state)
 static void fork_twice(void)
 {
 	uint32_t slot = stats_slot_open(ROLE_SERVER, PATH_COPY, 3);
-	int before, status;
+	int before, status, closed[2];
 	pid_t child;
+	char c;
 
 	stats_sent(slot, PATH_COPY, 10, 1);
 	stats_publish();
 	before = stats_descriptor();
+	CHECK(!pipe2(closed, O_CLOEXEC));
 	child = fork();
 	if (!child) {
+		/* A server may have closed its end before its child does anything at all. */
+		CHECK(read(closed[0], &c, 1) == 1);
 		stats_after_fork();
+		CHECK(stats_inherited && stats->slot[slot].state == STATS_FREE);
+		stats_slot_keep(slot, ROLE_SERVER, PATH_COPY, 3);
 		CHECK(stats_descriptor() == -1 && fcntl(before, F_GETFD) == -1);
 		CHECK(stats->slot[slot].state == STATS_OPEN && stats->slot[slot].fd == 3);
 		CHECK(!get(&stats->slot[slot].path[PATH_COPY][STAT_PATH_BYTES]));
 		stats_sent(slot, PATH_COPY, 1000, 1);
 		stats_publish();
-		CHECK(stats->pid == getpid());
+		CHECK(stats->pid == getpid() && !stats_inherited && stats->slots_used == slot + 1);
+		CHECK(get(&stats->slot[slot].path[PATH_COPY][STAT_PATH_BYTES]) == 1000);
 		_exit(0);
 	}
+	stats_slot_close(slot);
+	CHECK(write(closed[1], "", 1) == 1);
 	CHECK(waitpid(child, &status, 0) == child && !status);
-	CHECK(get(&stats->slot[slot].path[PATH_COPY][STAT_PATH_BYTES]) == 10 && stats->pid == getpid());
+	CHECK(get(&stats->slot[0].path[PATH_COPY][STAT_PATH_BYTES]) == 10 && stats->pid == getpid());
 }
 
 static void child_counts_its_own(void **state)
