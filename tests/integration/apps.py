@@ -266,6 +266,16 @@ class Bench:
             f"{command}: status {run.process.returncode}\n{run.output[-2000:]}\n{run.errors[-4000:].decode(errors='replace')}")
         return run
 
+    def await_success(self, command, seconds=60):
+        """Runs a command natively again and again until it succeeds."""
+        last = None
+        for _ in range(seconds * 20):
+            last = self.run(command, status=None)
+            if last.process.returncode == 0:
+                return
+            select.select([], [], [], 0.02)
+        raise AssertionError(f"{command} does not succeed: {last.errors.decode()}")
+
     def python(self, program, *arguments, **keywords):
         """Runs one of programs/*.py and returns it, with the object that it printed as JSON in .told."""
         done = self.run([sys.executable, PROGRAMS / program, *arguments], **keywords)

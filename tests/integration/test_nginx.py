@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: MIT
 """nginx under the library: bodies up to 10 MB, read and by sendfile, asked for by Python and by curl, kept alive and pipelined."""
 import pytest
-from apps import need
+from apps import IS_ROOT, need
 from bodies import SIZES, body
 
 CONFIGURATION = """
 daemon off;
 pid {directory}/pid;
 worker_processes 2;
+{user}
 events {{ worker_connections 256; }}
 http {{
 	access_log off;
@@ -33,7 +34,7 @@ def start_server(bench, path):
     def command(port):
         configuration = directory / "nginx.conf"
         configuration.write_text(CONFIGURATION.format(
-            directory=directory, port=port, bodies=bench.bodies()))
+            directory=directory, port=port, bodies=bench.bodies(), user="user www-data;" if IS_ROOT else ""))
         return [program, "-e", "stderr", "-p", directory, "-c", configuration]
 
     return bench.start(command, path)
