@@ -6,6 +6,7 @@ statistics of its own, so that a test can prove that the bytes which it verified
 """
 import contextlib
 import ctypes
+import itertools
 import json
 import os
 import pathlib
@@ -214,12 +215,11 @@ class Bench:
     def __init__(self, directory, zc):
         self.directory, self.zc = directory, zc
         self.stack = contextlib.ExitStack()
-        self.count = 0
+        self.numbers = itertools.count(1)
 
     def new_directory(self, name):
         """A new directory that each user may write to."""
-        self.count += 1
-        made = self.directory / f"{name}-{self.count}"
+        made = self.directory / f"{name}-{next(self.numbers)}"
         made.mkdir()
         made.chmod(0o777)
         return made
