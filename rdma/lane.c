@@ -93,16 +93,23 @@ static void put_mark(struct lane *lane, enum record_kind kind, uint32_t value)
 bool lane_take_over(struct lane *lane)
 {
 	struct lane_shared *shared = lane->shared;
+	bool alone;
 
 	if (atomic_load_explicit(&shared->on_ring, RELAXED))
 		return true;
-	if (atomic_load(&shared->received) != atomic_load_explicit(&shared->sent, RELAXED) ||
+	if (!atomic_load_explicit(&shared->reader, RELAXED) ||
+	    atomic_load(&shared->received) != atomic_load_explicit(&shared->sent, RELAXED) ||
 	    room(lane, RESERVE) < (ssize_t)(2 * sizeof(struct record)))
 		return false;
-	atomic_store_explicit(&shared->takeovers, atomic_load_explicit(&shared->takeovers, RELAXED) + 1, RELAXED);
-	atomic_store_explicit(&shared->on_ring, 1, RELAXED);
-	put_mark(lane, RECORD_TAKEOVER, 0);
-	return true;
+	/* In one total order with lane_raw_begins: one of the two sees the other. */
+	atomic_store(&shared->intent, 1);
+	alone = !atomic_load(&shared->raw);
+	if (alone) {
+		atomic_store_explicit(&shared->on_ring, 1, RELAXED);
+		put_mark(lane, RECORD_TAKEOVER, 0);
+	}
+	atomic_store(&shared->intent, 0);
+	return alone;
 }
 
 bool lane_switch(struct lane *lane)
@@ -111,8 +118,7 @@ bool lane_switch(struct lane *lane)
 
 	if (!atomic_load_explicit(&shared->on_ring, RELAXED))
 		return true;
-	if (atomic_load(&shared->met) != atomic_load_explicit(&shared->takeovers, RELAXED) ||
-	    room(lane, 0) < (ssize_t)sizeof(struct record))
+	if (room(lane, 0) < (ssize_t)sizeof(struct record))
 		return false;
 	atomic_store_explicit(&shared->on_ring, 0, RELAXED);
 	/* The low half is enough: fewer than 2^32 doorbells are ever under way. */
@@ -204,7 +210,6 @@ static void moved_to_ring(struct lane *lane)
 
 	atomic_store_explicit(&shared->from_ring, 1, RELAXED);
 	atomic_store_explicit(&shared->bells_skip, 0, RELAXED);
-	atomic_store(&shared->met, atomic_load_explicit(&shared->met, RELAXED) + 1);
 }
 
 static void moved_to_tcp(struct lane *lane, uint32_t bells)
@@ -342,27 +347,22 @@ void lane_saw_bells(struct lane *lane, uint64_t bells)
 		atomic_store_explicit(&shared->bells_skip, skip > bells ? skip - bells : 0, RELAXED);
 }
 
-void lane_received_raw(struct lane *lane, size_t bytes)
-{
-	atomic_store(&lane->shared->received, atomic_load_explicit(&lane->shared->received, RELAXED) + bytes);
-}
-
-ssize_t lane_sort_raw(struct lane *lane, size_t bytes)
+bool lane_raw_begins(struct lane *lane)
 {
 	struct lane_shared *shared = lane->shared;
-	uint64_t head = atomic_load_explicit(&shared->head, RELAXED);
-	uint64_t tail = atomic_load_explicit(&shared->tail, memory_order_acquire);
 
-	/*
-	 * A TAKEOVER in the ring was put there when every raw byte had been received, and the lane stays on the ring until it
-	 * is met: all of these are doorbells. Without one, none is.
-	 */
-	if (head == tail) {
-		lane_received_raw(lane, bytes);
-		return (ssize_t)bytes;
-	}
-	if (bytes > atomic_load(&shared->bells) - atomic_load_explicit(&shared->bells_seen, RELAXED))
-		return -EPROTO;
-	lane_saw_bells(lane, bytes);
-	return 0;
+	atomic_fetch_add(&shared->raw, 1);
+	if (!atomic_load(&shared->intent) &&
+	    atomic_load(&shared->tail) == atomic_load_explicit(&shared->head, RELAXED))
+		return true;
+	atomic_fetch_sub(&shared->raw, 1);
+	return false;
+}
+
+void lane_raw_ends(struct lane *lane, size_t bytes)
+{
+	struct lane_shared *shared = lane->shared;
+
+	atomic_store(&shared->received, atomic_load_explicit(&shared->received, RELAXED) + bytes);
+	atomic_fetch_sub(&shared->raw, 1);
 }

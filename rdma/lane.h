@@ -8,7 +8,9 @@
  * bytes of the stream, so that at every position it is clear where the next byte comes from. When the ring is full, the lane
  * goes back to TCP: the kernel's buffers, its EAGAIN, its EPOLLOUT and its blocking are then the program's as ever, and no
  * wait exists that TCP would not have had. tests/model/lane.pml is this protocol as a model; its rules:
- *  - TAKEOVER only when the consumer has received every raw byte, SWITCH only when it has met the TAKEOVER;
+ *  - TAKEOVER only when the consumer is an intercepted reader, has received every raw byte, and is in no raw receive now;
+ *  - the consumer takes raw bytes only after it has said so and has then found the ring empty (the same for TAKEOVER: each
+ *    says what it is about to do, and then looks at the other);
  *  - the consumer arms, looks again, and sleeps; the producer publishes, and then asks whether it must ring;
  *  - while a lane is on the ring its TCP stream carries doorbells alone, one byte each; a SWITCH tells how many were sent.
  *
@@ -38,15 +40,16 @@ struct lane_shared {
 	_Alignas(LANE_LINE) _Atomic uint64_t tail;	/* ring position behind the last record */
 	_Atomic uint64_t sent;		/* stream position */
 	_Atomic uint64_t bells;		/* doorbells rung */
-	_Atomic uint32_t takeovers;
 	_Atomic uint32_t on_ring;
+	_Atomic uint32_t intent;	/* a TAKEOVER is about to be put */
 	/* consumer */
 	_Alignas(LANE_LINE) _Atomic uint64_t head;	/* ring position of the next record */
 	_Atomic uint64_t received;	/* stream position */
 	_Atomic uint64_t bells_seen;
 	_Atomic uint64_t bells_skip;	/* of those, still to be taken from the stream before raw bytes */
-	_Atomic uint32_t met;		/* TAKEOVERs */
 	_Atomic uint32_t from_ring;	/* the next byte is in the ring */
+	_Atomic uint32_t raw;		/* receives of raw bytes under way */
+	_Atomic uint32_t reader;	/* it has received by an intercepted call, and will go on so */
 	_Atomic uint32_t taken;		/* bytes of the record at `head` that are consumed */
 	/* both: set by the consumer before it sleeps, cleared by the producer that rings */
 	_Alignas(LANE_LINE) _Atomic uint32_t armed;
@@ -74,7 +77,7 @@ void lane_unmap(struct lane *lane);
 /* Moves the lane to the ring if the rules allow it now. Returns whether it is on the ring. */
 bool lane_take_over(struct lane *lane);
 
-/* Moves the lane back to TCP if the rules allow it now. Returns whether it is on TCP. */
+/* Moves the lane back to TCP. Returns false only if the peer has written nonsense. */
 bool lane_switch(struct lane *lane);
 
 /* Puts as many bytes as fit, from the ones after the first `skip`. On the ring only. Returns bytes put, or -EPROTO. */
@@ -109,13 +112,11 @@ uint64_t lane_bells_due(const struct lane *lane);
 /* `bytes` doorbells were taken from the TCP stream. */
 void lane_saw_bells(struct lane *lane, uint64_t bells);
 
-/* Counts raw bytes that were received. */
-void lane_received_raw(struct lane *lane, size_t bytes);
-
 /*
- * A plain receive that began on TCP has returned `bytes`: the lane may have moved meanwhile, then they are doorbells.
- * Returns how many are raw data (all or none), or -EPROTO.
+ * Before a receive of raw bytes, which must not wait, and after it with what it has brought (0 for none). begin returns false
+ * if there may be something in the ring now: look again.
  */
-ssize_t lane_sort_raw(struct lane *lane, size_t bytes);
+bool lane_raw_begins(struct lane *lane);
+void lane_raw_ends(struct lane *lane, size_t bytes);
 
 #endif

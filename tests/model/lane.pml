@@ -8,8 +8,10 @@
  * (an end state with bytes left is invalid); TCP bytes are never taken for doorbells or the other way round.
  *
  * Rules that the checker was needed for:
- *  - TAKEOVER (TCP to ring) only when the consumer has received every raw byte; SWITCH (ring to TCP) only when it has met the
- *    TAKEOVER. Else one read of the TCP stream can return doorbells and raw bytes that belong behind ring bytes.
+ *  - TAKEOVER (TCP to ring) only when the consumer has received every raw byte and is in no receive of raw bytes. Else one read
+ *    of the TCP stream can return doorbells, or raw bytes that belong behind ring bytes. So the consumer sleeps in a peek, says
+ *    that it will take raw bytes, looks at the ring, and takes them; the producer says that it will take over, and looks whether
+ *    the consumer is at it.
  *  - A consumer arms, looks again, and then sleeps; a producer publishes, and then looks whether it must ring.
  * (Each MUTANT_ definition breaks one rule; tests/model/check expects the checker to find it.)
  *  - A SWITCH rings no doorbell of its own: it tells how many were sent before it, and raw bytes follow.
@@ -30,7 +32,8 @@ chan tcp = [3] of { byte };
 
 bool armed = false;	/* by the consumer, before it sleeps */
 byte received = 0;	/* by the consumer: raw and ring bytes so far */
-byte met = 0;		/* by the consumer: TAKEOVERs */
+bool raw = false;	/* by the consumer: in a receive of raw bytes */
+bool intent = false;	/* by the producer: about to take over */
 byte bells = 0;		/* by the producer: doorbells sent */
 bool gone = false;	/* the producer's end, clean or not */
 
@@ -61,19 +64,27 @@ active proctype producer()
 #else
 	:: next < BYTES && !on_ring && received == next && takeovers < TURNS ->
 #endif
-		takeovers++;
-		on_ring = true;
-		ring ! TAKEOVER, 0;
-		ring_bell()
+		intent = true;
+		if
+#ifdef MUTANT_TAKEOVER_BLIND
+		:: true ->
+#else
+		:: !raw ->
+#endif
+			takeovers++;
+			on_ring = true;
+			ring ! TAKEOVER, 0;
+			intent = false;
+			ring_bell()
+#ifndef MUTANT_TAKEOVER_BLIND
+		:: raw -> intent = false
+#endif
+		fi
 	:: next < BYTES && on_ring && len(ring) < ROOM ->
 		ring ! DATA, next;
 		next++;
 		ring_bell()
-#ifdef MUTANT_SWITCH_EARLY
 	:: on_ring ->
-#else
-	:: on_ring && met == takeovers ->
-#endif
 		on_ring = false;
 		ring ! SWITCH, bells		/* no doorbell: the raw bytes that follow wake as well */
 	:: next == BYTES -> break
@@ -94,7 +105,6 @@ active proctype consumer()
 	mtype kind;
 	bool on_ring = false;
 	bool ended = false;
-	bool bell_met;
 
 	do
 	:: ended && empty(ring) -> break
@@ -109,8 +119,7 @@ active proctype consumer()
 		:: kind == TAKEOVER ->
 			assert(!on_ring);		/* and so nothing raw is on its way */
 			on_ring = true;
-			skip_bells = 0;		/* still in the stream: counted as seen when they are met */
-			met++
+			skip_bells = 0		/* still in the stream: counted as seen when they are met */
 		:: kind == SWITCH ->
 			assert(on_ring);
 			on_ring = false;
@@ -129,40 +138,45 @@ active proctype consumer()
 #else
 		:: empty(ring) ->
 #endif
+			nempty(tcp);				/* in a peek */
 			if
 			:: on_ring ->
-				/* Sleeps until there is something, and takes no more than the doorbells sent. */
-				nempty(tcp);
+				/* Takes no more than the doorbells sent. */
 				if
 				:: bells > seen && tcp ? [BELL] -> tcp ? BELL; seen++
 				:: tcp ? [END] -> tcp ? END; ended = true
 				:: else -> assert(nempty(ring))
 				fi
 			:: else ->
-				/* Inside a plain receive of the kernel's, which takes one byte or more at a time. */
-				bell_met = false;
-				do
-				:: tcp ? value;
-					if
-					:: value == END -> ended = true; break
-					:: value == BELL ->
-						seen++;
+				raw = true;
+				if
+#ifdef MUTANT_RAW_BLIND
+				:: true ->
+#else
+				:: intent || nempty(ring) -> raw = false
+				:: !intent && empty(ring) ->
+#endif
+					do
+					:: tcp ? value;
 						if
-						:: skip_bells > 0 -> skip_bells--
-						:: else -> assert(ring ?? [TAKEOVER, 0]); bell_met = true
+						:: value == END -> ended = true; break
+						:: value == BELL ->
+							seen++;
+							assert(skip_bells > 0);
+							skip_bells--
+						:: else ->
+							assert(skip_bells == 0);
+							assert(value == expected);
+							expected++;
+							received = expected
+						fi;
+						if
+						:: nempty(tcp) -> skip
+						:: true -> break
 						fi
-					:: else ->
-						assert(!bell_met);
-						assert(skip_bells == 0);
-						assert(value == expected);
-						expected++;
-						received = expected
-					fi;
-					if
-					:: nempty(tcp) -> skip
-					:: true -> break
-					fi
-				od
+					od;
+					raw = false
+				fi
 			fi
 		fi
 	od;

@@ -90,6 +90,8 @@ static void meets_and_talks(void)
 	assert_int_equal(meet_hand_over(&accepting, &made), 0);
 	assert_int_equal(meet_pick_up(&connecting, offer, &taken), 0);
 	close(offer);
+	atomic_store(&made.in.shared->reader, 1);
+	atomic_store(&taken.in.shared->reader, 1);
 	assert_true(lane_take_over(&taken.out));
 	assert_int_equal(lane_put(&taken.out, &(struct iovec){ (void *)"hello", 6 }, 1, 0), 6);
 	assert_int_equal(lane_get(&made.in, &(struct iovec){ got, 6 }, 1, false, &count), LANE_DATA);
