@@ -64,6 +64,7 @@ void comparison_free(struct comparison *comparison)
 		for (size_t k = 0; k < comparison->path[i].runs; k++)
 			run_free(&comparison->path[i].run[k]);
 		free(comparison->path[i].run);
+		json_decref(comparison->path[i].statistics);
 		free(comparison->path[i].explanation);
 	}
 	json_decref(comparison->environment);

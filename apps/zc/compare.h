@@ -98,6 +98,7 @@ struct path_result {
 	enum verdict verdict;
 	double change;		/* of the median against the baseline's, 0.1 is 10 % better */
 	struct stats_sum sum;
+	json_t *statistics;	/* owned; read back from JSON, in place of the sum */
 	char *explanation;	/* owned */
 };
 

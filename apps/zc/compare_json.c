@@ -90,7 +90,9 @@ static json_t *path_json(const struct comparison *comparison, const struct path_
 	for (size_t i = 0; i < result->runs; i++)
 		json_array_append_new(runs, run_json(&result->run[i]));
 	json_object_set_new(out, "runs", runs);
-	if (result->sum.processes)
+	if (result->statistics)
+		json_object_set(out, "statistics", result->statistics);
+	else if (result->sum.processes)
 		json_object_set_new(out, "statistics", statistics_json(&result->sum));
 	return out;
 }
@@ -172,6 +174,7 @@ static bool take_path(const json_t *from, struct comparison *out)
 	struct path_result *result = &out->path[out->paths];
 	const char *name = json_string_value(json_object_get(from, "path"));
 	const json_t *runs = json_object_get(from, "runs");
+	json_t *statistics = json_object_get(from, "statistics");
 	int found = -1;
 
 	for (int i = 0; name && i < PATH_COUNT; i++)
@@ -184,6 +187,8 @@ static bool take_path(const json_t *from, struct comparison *out)
 			return false;
 	result->path = (enum zc_path)found;
 	out->paths++;
+	if (json_is_object(statistics))
+		result->statistics = json_incref(statistics);
 	for (size_t i = 0; i < json_array_size(runs); i++)
 		if (!take_run(json_array_get(runs, i), result))
 			return false;
