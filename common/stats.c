@@ -5,11 +5,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <linux/memfd.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -38,11 +41,12 @@ const struct stat_row stat_reason_rows[REASON_COUNT] = {
 struct stats_segment *stats;
 static _Atomic int stats_fd = -1;
 
-#define PUBLISH_YIELDS 10000
+#define PUBLISH_WAIT_S 10
 #define NAME_BYTES 512
 #define FILE_UNFINISHED "%s/.zc-%d.unfinished"
 #define FILE_FINISHED "%s/zc-%d.stats"
-enum { PRIVATE, PUBLISHING, PUBLISHED };
+/* Whether the segment is where readers find it; while it is being put there, the number of the thread that does. */
+enum { PUBLISHED = -1, PRIVATE };
 static _Atomic int stats_public = PRIVATE;
 _Atomic bool stats_inherited;
 
@@ -151,23 +155,43 @@ static void carry_over(struct stats_segment *to, const struct stats_segment *fro
 	atomic_store(&to->slots_used, used);
 }
 
+/*
+ * What is counted while the counters move is lost, so others wait: a few system calls, however late the machine gets to them.
+ * Not if it is this very thread that moves them, interrupted by a signal.
+ */
+static void await_publisher(int self)
+{
+	const struct timespec most = { PUBLISH_WAIT_S, 0 };
+	int state = atomic_load(&stats_public);
+
+	while (state != PUBLISHED && state != PRIVATE && state != self) {
+		if (sys_call(SYS_futex, (long)&stats_public, FUTEX_WAIT_PRIVATE, state, (long)&most, 0, 0) == -ETIMEDOUT)
+			atomic_store(&stats_public, PUBLISHED); /* its thread was cancelled in the middle: as it is, then */
+		state = atomic_load(&stats_public);
+	}
+}
+
+static void publishing_ends(void)
+{
+	atomic_store(&stats_inherited, false);
+	atomic_store(&stats_public, PUBLISHED);
+	sys_call(SYS_futex, (long)&stats_public, FUTEX_WAKE_PRIVATE, INT_MAX, 0, 0, 0);
+}
+
 void stats_publish(void)
 {
-	int expected = PRIVATE;
-	int pid = (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
 	struct stats_segment *segment;
+	int expected = PRIVATE, self, pid;
 	long fd;
 
 	if (atomic_load_explicit(&stats_public, memory_order_acquire) == PUBLISHED)
 		return;
-	if (!atomic_compare_exchange_strong(&stats_public, &expected, PUBLISHING)) {
-		/* A few system calls of another thread: a slot opened meanwhile would be lost. Not for ever: it may be this one,
-		 * interrupted by a signal. */
-		for (int i = 0; i < PUBLISH_YIELDS && atomic_load(&stats_public) == PUBLISHING; i++)
-			sys_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+	self = (int)sys_call(SYS_gettid, 0, 0, 0, 0, 0, 0);
+	pid = (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
+	if (!atomic_compare_exchange_strong(&stats_public, &expected, self)) {
+		await_publisher(self);
 		return;
 	}
-	atomic_store(&stats_inherited, false);
 	fd = open_segment(pid);
 	if (fd < 0 || sys_call(SYS_ftruncate, fd, sizeof(*segment), 0, 0, 0, 0) < 0)
 		goto close_fd;
@@ -185,17 +209,17 @@ void stats_publish(void)
 	carry_over(segment, stats);
 	atomic_store(&segment->magic, STATS_MAGIC);
 	name_segment(pid);
-	/* Same address, so that nobody's pointer changes; what another thread counted in between is lost, a few at most. */
+	/* Same address, so that nobody's pointer changes. */
 	if (map_at(stats, MAP_SHARED | MAP_FIXED, (int)fd) != MAP_FAILED)
 		atomic_store(&stats_fd, (int)fd);
 	sys_call(SYS_munmap, (long)segment, sizeof(*segment), 0, 0, 0, 0);
-	atomic_store(&stats_public, PUBLISHED);
+	publishing_ends();
 	return;
 close_fd:
 	log_warn("statistics stay private: errno %d", fd < 0 ? (int)-fd : ENOSPC);
 	if (fd >= 0)
 		sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
-	atomic_store(&stats_public, PUBLISHED); /* once is enough */
+	publishing_ends(); /* once is enough */
 }
 
 void stats_after_fork(void)

@@ -18,7 +18,7 @@ from conftest import clean_environment
 ROOT = pathlib.Path(__file__).parents[2]
 CC = os.environ.get("ZC_CC", "cc")
 IS_ROOT = os.geteuid() == 0
-NOBODY = 65534
+STRANGER = 54321  # a user who has no processes: nobody may be running servers under zc
 
 # Sends each line's worth of messages from a client to a server in one process; closes at the end of its input.
 PAIR = """
@@ -234,13 +234,13 @@ def test_missing_process_is_told(zc):
 def test_foreign_process_is_told_with_the_right_that_it_takes(public_zc, pair):
     running = pair("copy")
 
-    def as_nobody(*arguments):
+    def as_stranger(*arguments):
         return subprocess.run([public_zc, "stat", *arguments], capture_output=True, text=True, check=False, timeout=60,
-                              env={"PATH": os.environ["PATH"]}, cwd="/", user=NOBODY, group=NOBODY, extra_groups=[])
+                              env={"PATH": os.environ["PATH"]}, cwd="/", user=STRANGER, group=STRANGER, extra_groups=[])
 
-    got = as_nobody(str(running.pid))
+    got = as_stranger(str(running.pid))
     assert got.returncode == 1 and "CAP_SYS_PTRACE" in got.stderr
-    got = as_nobody()
+    got = as_stranger()
     assert got.returncode == 1 and "not be looked into" in got.stderr and "sudo" in got.stderr
 
 

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/inotify.h>
@@ -284,6 +285,49 @@ static void file_is_complete_when_it_gets_its_name(void **state)
 	unlink(name);
 }
 
+static void *publish_when_idle(void *arg)
+{
+	const struct sched_param none = { 0 };
+
+	CHECK(!sched_setscheduler(0, SCHED_IDLE, &none));
+	stats_publish();
+	return NULL;
+}
+
+/* The publisher has copied what was counted; then a thread goes first that counts more. */
+static void count_while_the_publisher_waits(void)
+{
+	const struct sched_param first = { .sched_priority = 1 };
+	char event[sizeof(struct inotify_event) + 256];
+	int watch = inotify_init1(IN_CLOEXEC);
+	pthread_t publisher;
+	cpu_set_t one;
+	uint32_t slot;
+
+	CPU_ZERO(&one);
+	CPU_SET(sched_getcpu(), &one);
+	CHECK(!sched_setaffinity(0, sizeof(one), &one));
+	settings.stats_dir = directory;
+	CHECK(inotify_add_watch(watch, directory, IN_MOVED_TO) >= 0);
+	CHECK(!pthread_create(&publisher, NULL, publish_when_idle, NULL));
+	/* Where this is permitted, it does not run before this thread sleeps. */
+	(void)sched_setscheduler(0, SCHED_FIFO, &first);
+	CHECK(read(watch, event, sizeof(event)) > 0);
+	stats_publish();
+	slot = stats_slot_open(ROLE_CLIENT, PATH_COPY, 4);
+	stats_sent(slot, PATH_COPY, 42, 1);
+	CHECK(!pthread_join(publisher, NULL));
+	CHECK(stats_descriptor() >= 0 && stats->slots_used == slot + 1);
+	CHECK(get(&stats->slot[slot].path[PATH_COPY][STAT_PATH_BYTES]) == 42);
+	snprintf(event, sizeof(event), "%s/zc-%d.stats", directory, getpid());
+	unlink(event);
+}
+
+static void nothing_is_counted_while_counters_move(void **state)
+{
+	in_a_process(count_while_the_publisher_waits);
+}
+
 static void put(int fd, size_t offset, uint64_t value, size_t bytes)
 {
 	assert_int_equal(pwrite(fd, &value, bytes, (off_t)offset), bytes);
@@ -398,6 +442,7 @@ int main(void)
 		cmocka_unit_test(nothing_is_lost_between_threads),
 		cmocka_unit_test(file_outlives_its_process),
 		cmocka_unit_test(file_is_complete_when_it_gets_its_name),
+		cmocka_unit_test(nothing_is_counted_while_counters_move),
 		cmocka_unit_test(torn_and_foreign_segments_are_refused),
 		cmocka_unit_test(sizes_are_exact),
 		cmocka_unit_test(copy_survives_the_files_end),
