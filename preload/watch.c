@@ -184,6 +184,19 @@ static void follow_conn(struct conn *conn, struct set *set, int op, int fd, cons
 	watch->added = atomic_load(&set->emptied);
 }
 
+/*
+ * Whether an event of the connection could ever have to be hidden: one on plain calls stays there, and only what was sent
+ * before that can be a notice. Programs call epoll_ctl as often as they send, so nothing is kept for the others.
+ */
+static bool matters(const struct conn *conn)
+{
+	return conn->zerocopy.enabled || (conn_active(conn) && conn->policy != PATH_SG);
+}
+
+/*
+ * A child of vfork or of a raw clone is not told apart here, which would take a system call each time: it has its parent's
+ * sets, in the kernel, too.
+ */
 void watch_follow(int set_fd, int op, int fd, const struct epoll_event *event)
 {
 	struct conn *conn = table_conn(fd);
@@ -195,7 +208,7 @@ void watch_follow(int set_fd, int op, int fd, const struct epoll_event *event)
 			watch_nest(fd);
 		return;
 	}
-	if (!conn_process_is_ours())
+	if (!matters(conn))
 		return;
 	set = set_of(set_fd);
 	if (!conn_enter(conn, fd, &hold))
