@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The statistics' segment: counting before and after it is published, slots, fork, and readers that trust nothing. */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -426,8 +427,19 @@ static int make_directory(void **state)
 	return !mkdtemp(directory);
 }
 
+/* With the files of those tests that have failed. */
 static int remove_directory(void **state)
 {
+	char name[512];
+	DIR *dir = opendir(directory);
+	struct dirent *entry;
+
+	while (dir && (entry = readdir(dir))) {
+		snprintf(name, sizeof(name), "%s/%s", directory, entry->d_name);
+		unlink(name);
+	}
+	if (dir)
+		closedir(dir);
 	return rmdir(directory);
 }
 
