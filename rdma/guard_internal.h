@@ -146,10 +146,10 @@ int memory_mapping(uintptr_t address, struct guard_mapping *out);
 /* Copies program memory that may vanish meanwhile. Returns 0 or -EFAULT. */
 int memory_copy(void *to, uintptr_t from, size_t bytes);
 /*
- * Puts fresh writable pages with the same bytes in place of [start, end), atomically for other threads. Calls sure()
+ * Puts fresh writable pages with the bytes at `from` in place of [start, end), atomically for other threads. Calls sure()
  * right before, which says whether the old pages are still the ones to replace. Returns 0, -ECANCELED or another -errno.
  */
-int memory_replace(uintptr_t start, uintptr_t end, bool (*sure)(uintptr_t start, uintptr_t end));
+int memory_replace(uintptr_t start, uintptr_t end, uintptr_t from, bool (*sure)(uintptr_t start, uintptr_t end));
 /* Returns how many mappings the process has. */
 unsigned long memory_mappings(void);
 /* Returns how many it may have (vm.max_map_count). */

@@ -255,7 +255,7 @@ int memory_copy(void *to, uintptr_t from, size_t bytes)
 	return got == (long)bytes ? 0 : -EFAULT;
 }
 
-int memory_replace(uintptr_t start, uintptr_t end, bool (*sure)(uintptr_t start, uintptr_t end))
+int memory_replace(uintptr_t start, uintptr_t end, uintptr_t from, bool (*sure)(uintptr_t start, uintptr_t end))
 {
 	size_t bytes = end - start;
 	long fresh = sys_call(SYS_mmap, 0, (long)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
@@ -264,7 +264,7 @@ int memory_replace(uintptr_t start, uintptr_t end, bool (*sure)(uintptr_t start,
 
 	if (fresh < 0 && fresh > -4096)
 		return (int)fresh;
-	rc = memory_copy((void *)fresh, start, bytes);
+	rc = memory_copy((void *)fresh, from, bytes);
 	if (rc)
 		goto unmap;
 	rc = -ECANCELED;

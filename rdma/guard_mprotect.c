@@ -213,7 +213,7 @@ static void take_part(uintptr_t start, uintptr_t end)
 	int rc = 0;
 
 	for (int tries = 0; tries < TAKE_TRIES; tries++) {
-		rc = memory_replace(start, end, all_ours);
+		rc = memory_replace(start, end, start, all_ours);
 		if (rc != -ENOMEM)
 			break;
 		sys_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
@@ -254,7 +254,7 @@ static int mprotect_join(uintptr_t start, uintptr_t end)
 	rc = (int)sys_call(SYS_mprotect, (long)start, (long)(end - start), PROT_READ, 0, 0, 0);
 	if (rc)
 		return rc;
-	rc = memory_replace(start, end, all_ours);
+	rc = memory_replace(start, end, start, all_ours);
 	if (rc)
 		mprotect_unprotect(start, end);
 	return rc;

@@ -4,9 +4,9 @@
  * until a thread of ours has read the event; there is no signal.
  *
  * A range is registered (for write-protect) as long as it is guarded and not longer, so that the program's mappings are not
- * split and its own mremap, khugepaged and so on find what they expect. To take a page away it is copied, registered for
- * missing pages too, dropped, and filled from the copy: whoever touches it in the gap waits as well. The kernel or device
- * that holds the old page keeps it.
+ * split and its own mremap, khugepaged and so on find what they expect. To take a page away it is copied, then registered
+ * for missing pages too, dropped, and filled from the copy: whoever touches it in the gap waits as well. The kernel or
+ * device that holds the old page keeps it.
  *
  * mremap by the program (realloc does it inside libc) is followed by its event, which the kernel has the program wait for.
  *
@@ -317,57 +317,86 @@ static bool still_protected(uintptr_t start, uintptr_t end)
 	return memory_pages_are(start, end, PAGEMAP_UFFD_WP, PAGEMAP_UFFD_WP);
 }
 
+/* Drops pages. Holes that the program has made meanwhile (ENOMEM) have nothing to be dropped. */
 static bool drop(uintptr_t start, uintptr_t end)
 {
-	return !sys_call(SYS_madvise, (long)start, (long)(end - start), MADV_DONTNEED, 0, 0, 0) ||
-	       !sys_call(SYS_madvise, (long)start, (long)(end - start), MADV_DONTNEED_LOCKED_NUMBER, 0, 0, 0);
+	long rc = sys_call(SYS_madvise, (long)start, (long)(end - start), MADV_DONTNEED, 0, 0, 0);
+
+	if (rc == -EINVAL)
+		rc = sys_call(SYS_madvise, (long)start, (long)(end - start), MADV_DONTNEED_LOCKED_NUMBER, 0, 0, 0);
+	return !rc || rc == -ENOMEM;
 }
 
-/* Fills the dropped pages from the copy. The kernel allocates here: under memory pressure that takes its time. */
-static void fill(uintptr_t start, uintptr_t end)
+/* Fills dropped pages from the copy. The kernel allocates here: under memory pressure that takes its time. */
+static void fill(uintptr_t start, uintptr_t end, const char *from)
 {
-	uintptr_t at = start;
+	uintptr_t at = start, until = end;
 
 	for (int tries = 0; at < end && tries < COPY_TRIES; tries++) {
-		struct uffdio_copy copy = { .dst = at, .src = (uintptr_t)aside + (at - start), .len = end - at };
+		struct uffdio_copy copy = { .dst = at, .src = (uintptr_t)from + (at - start), .len = until - at };
 		long rc = uffd_ioctl(UFFDIO_COPY, &copy);
 
-		if (!rc)
-			return;
 		if (copy.copy > 0)
 			at += (uintptr_t)copy.copy;
 		else if (rc == -EEXIST) /* zeros that a reader got where the gap could not be closed to it */
 			drop(at, at + GUARD_PAGE);
-		else if (rc == -ENOENT || rc == -ESRCH || rc == -EINVAL)
-			return; /* the mapping is gone */
-		else
+		else if (rc != -ENOENT && rc != -ESRCH && rc != -EINVAL)
 			sys_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+		else if (until - at == GUARD_PAGE) /* the mapping of this page is gone */
+			at = until;
+		else /* there is more than one mapping now */
+			until = at + GUARD_PAGE;
+		if (at == until)
+			until = until < end ? at + GUARD_PAGE : end;
 	}
 	if (at < end)
 		log_error("guard: no memory for a page that was taken");
 }
 
-/* Takes up to a chunk of pages of one mapping, all of them still protected. Returns false if they are not. */
-static bool take_pages(uintptr_t start, uintptr_t end)
+/*
+ * Calls part() for the pages of [start, end) that are still protected: at once if they all are, else for each one, with
+ * where it lies in the copy.
+ */
+static void each_protected(uintptr_t start, uintptr_t end, char *copy, void (*part)(uintptr_t, uintptr_t, char *))
+{
+	if (still_protected(start, end)) {
+		part(start, end, copy);
+		return;
+	}
+	for (uintptr_t page = start; page < end && end - start > GUARD_PAGE; page += GUARD_PAGE)
+		if (still_protected(page, page + GUARD_PAGE))
+			part(page, page + GUARD_PAGE, copy + (page - start));
+}
+
+static void exchange(uintptr_t start, uintptr_t end, char *copy)
+{
+	if (drop(start, end))
+		fill(start, end, copy);
+	else
+		memory_replace(start, end, (uintptr_t)copy, still_protected);
+}
+
+/*
+ * Takes up to a chunk of pages that were all protected a moment ago. Pages may vanish at any time, and then reading them
+ * in a range that is registered for missing pages would wait for the handler, for good if that is this very thread. So they
+ * are copied first: write-protection keeps no reader waiting, and what is still protected afterwards still has the bytes
+ * that were copied.
+ */
+static void take_protected(uintptr_t start, uintptr_t end, char *copy)
 {
 	struct guard_mapping mapping;
+	bool one = !memory_mapping(start, &mapping) && mapping.start <= start && mapping.end >= end;
 
-	if (memory_mapping(start, &mapping) || mapping.start > start || mapping.end < end)
-		return false;
-	if (!mapping.plain) {
-		int rc = memory_replace(start, end, still_protected);
-
-		return !rc;
+	if (one && !mapping.plain) {
+		memory_replace(start, end, start, still_protected);
+	} else if (one && !memory_copy(copy, start, end - start)) {
+		/* If there is no memory to split the mapping, only a reader in the gap is at risk, and fill() sees to that. */
+		uffd_register(start, end, UFFDIO_REGISTER_MODE_WP | UFFDIO_REGISTER_MODE_MISSING, NULL);
+		each_protected(start, end, copy, exchange);
+	} else {
+		for (uintptr_t page = start; page < end && end - start > GUARD_PAGE; page += GUARD_PAGE)
+			take_protected(page, page + GUARD_PAGE, copy + (page - start));
 	}
-	/* If there is no memory to split the mapping, only a reader in the gap is at risk, and fill() sees to that. */
-	uffd_register(start, end, UFFDIO_REGISTER_MODE_WP | UFFDIO_REGISTER_MODE_MISSING, NULL);
-	if (memory_copy(aside, start, end - start) || !still_protected(start, end))
-		return false;
-	if (drop(start, end))
-		fill(start, end);
-	else
-		memory_replace(start, end, still_protected);
-	return true;
 }
 
 static void uffd_take(uintptr_t start, uintptr_t end)
@@ -377,9 +406,7 @@ static void uffd_take(uintptr_t start, uintptr_t end)
 	while (at < end) {
 		uintptr_t until = end - at > CHUNK_BYTES ? at + CHUNK_BYTES : end;
 
-		if (!take_pages(at, until))
-			for (uintptr_t page = at; page < until && until - at > GUARD_PAGE; page += GUARD_PAGE)
-				take_pages(page, page + GUARD_PAGE);
+		each_protected(at, until, aside, take_protected);
 		at = until;
 	}
 	uffd_unregister(start, end);

@@ -68,6 +68,51 @@ static void dropping_leaves_what_was_sent(void **state)
 	munmap(sent.buffer, BYTES);
 }
 
+/* A program that writes through a buffer in order meets pages in it that are not there any more, in the middle of a run. */
+static void dropping_a_part_leaves_what_was_sent(void **state)
+{
+	struct sent sent;
+
+	send_buffer(&sent);
+	assert_int_equal(madvise(sent.buffer + 20 * PAGE, 20 * PAGE, MADV_DONTNEED), 0);
+	fill(sent.buffer, BYTES, 2);
+	assert_int_equal(differing(sent.buffer, BYTES, 2), 0);
+	check_held(&sent);
+	assert_int_equal(differing(sent.buffer, BYTES, 2), 0);
+	munmap(sent.buffer, BYTES);
+}
+
+static void dropping_a_part_does_not_hinder_settling(void **state)
+{
+	struct sent sent;
+
+	send_buffer(&sent);
+	assert_int_equal(madvise(sent.buffer + 20 * PAGE, 20 * PAGE, MADV_DONTNEED), 0);
+	guard_settle(sent.buffer, BYTES);
+	for (size_t i = 0; i < BYTES; i++)
+		assert_int_equal(sent.buffer[i], i / PAGE >= 20 && i / PAGE < 40 ? 0 : pattern(i, 1));
+	check_held(&sent);
+	munmap(sent.buffer, BYTES);
+}
+
+/* free() gives the end of the heap back so, and malloc() takes it anew. */
+static void replacing_a_part_leaves_what_was_sent(void **state)
+{
+	struct sent sent;
+	unsigned char *part;
+
+	send_buffer(&sent);
+	part = sent.buffer + 20 * PAGE;
+	assert_int_equal(munmap(part, BYTES - 20 * PAGE), 0);
+	assert_ptr_equal(mmap(part, BYTES - 20 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
+			 part);
+	fill(sent.buffer, BYTES, 2);
+	assert_int_equal(differing(sent.buffer, BYTES, 2), 0);
+	check_held(&sent);
+	assert_int_equal(differing(sent.buffer, BYTES, 2), 0);
+	munmap(sent.buffer, BYTES);
+}
+
 static void offering_leaves_what_was_sent(void **state)
 {
 	struct sent sent;
@@ -439,6 +484,9 @@ int main(void)
 		BOTH(a_foreign_mapping_in_its_place_keeps_its_protection),
 		BOTH(a_file_in_part_of_its_place_sets_the_rest_free),
 		BOTH(dropping_leaves_what_was_sent),
+		BOTH(dropping_a_part_leaves_what_was_sent),
+		BOTH(dropping_a_part_does_not_hinder_settling),
+		BOTH(replacing_a_part_leaves_what_was_sent),
 		BOTH(offering_leaves_what_was_sent),
 		BOTH(moving_leaves_what_was_sent),
 		BOTH(moving_a_part_leaves_what_was_sent),
