@@ -131,7 +131,7 @@ int log_open(enum log_level level, const char *file)
 		fd = sys_call(SYS_openat, AT_FDCWD, (long)file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644, 0, 0);
 	else
 		fd = sys_call(SYS_fcntl, 2, F_DUPFD_CLOEXEC, SYS_FD_HIGH, 0, 0, 0);
-	if (fd == -EINVAL)	/* a low RLIMIT_NOFILE leaves no room up there */
+	if (fd == -EINVAL) /* a low RLIMIT_NOFILE leaves no room up there */
 		fd = sys_call(SYS_fcntl, 2, F_DUPFD_CLOEXEC, 3, 0, 0, 0);
 	if (fd < 0)
 		return (int)fd;
@@ -154,7 +154,8 @@ void log_write(enum log_level level, const char *format, ...)
 
 	if (fd < 0)
 		return;
-	used = log_format(line, sizeof(line), "zc[%d] %s: ", (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0), level_names[level]);
+	used = log_format(line, sizeof(line), "zc[%d] %s: ", (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0),
+			  level_names[level]);
 	va_start(list, format);
 	used += log_format_list(line + used, sizeof(line) - used, format, list);
 	va_end(list);

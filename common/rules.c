@@ -93,8 +93,10 @@ static bool read_ipv4(const char *at, const char *end, uint8_t *out)
 
 static int hex_of(char c)
 {
-	return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 :
-														      -1;
+	return c >= '0' && c <= '9' ? c - '0' :
+	       c >= 'a' && c <= 'f' ? c - 'a' + 10 :
+	       c >= 'A' && c <= 'F' ? c - 'A' + 10 :
+				      -1;
 }
 
 /* Groups of hexadecimal digits, one run of zeros left out as "::", the last two perhaps as IPv4 (RFC 4291, 2.2). */
@@ -259,7 +261,8 @@ static int read_line(struct reader *reader, char *line, size_t bytes)
 
 	for (;;) {
 		if (reader->at == reader->used) {
-			long got = sys_call(SYS_read, reader->fd, (long)reader->buffer, sizeof(reader->buffer), 0, 0, 0);
+			long got =
+				sys_call(SYS_read, reader->fd, (long)reader->buffer, sizeof(reader->buffer), 0, 0, 0);
 
 			if (got < 0)
 				return (int)got;
@@ -294,8 +297,9 @@ static int read_rules(struct reader *reader, const char *file, struct rules *out
 		if (!rc)
 			return 0;
 		if (rc < 0) {
-			log_format(message, bytes, "ZC_RULES=%s, line %u: can't be read (errno %d; a line has at most %d bytes)",
-				   file, number, -rc, LINE_BYTES - 1);
+			log_format(message, bytes,
+				   "ZC_RULES=%s, line %u: can't be read (errno %d; a line has at most %d bytes)", file,
+				   number, -rc, LINE_BYTES - 1);
 			return rc;
 		}
 		rc = rule_parse(line, &rule, &what);
@@ -392,7 +396,8 @@ int rules_match(const struct rules *rules, enum stats_role role, const char *pro
 	for (size_t i = 0; i < rules->count; i++) {
 		const struct rule *rule = &rules->row[i];
 
-		if (rule->role == role && name_matches(rule->program, program) && rule_matches(rule, family, bytes, port))
+		if (rule->role == role && name_matches(rule->program, program) &&
+		    rule_matches(rule, family, bytes, port))
 			return (int)rule->path;
 	}
 	return -ENOENT;

@@ -25,10 +25,10 @@ struct rule {
 	enum zc_path path;
 	enum stats_role role;
 	char program[RULE_PROGRAM_BYTES];
-	sa_family_t family;	/* AF_UNSPEC: any address */
+	sa_family_t family; /* AF_UNSPEC: any address */
 	uint8_t address[16];
-	uint8_t prefix;		/* in bits */
-	uint16_t port_first;	/* host order */
+	uint8_t prefix;	     /* in bits */
+	uint16_t port_first; /* host order */
 	uint16_t port_last;
 };
 

@@ -142,7 +142,8 @@ static void copy_words(void *to, const void *from, size_t bytes)
 	const _Atomic uint64_t *out = from;
 
 	for (size_t i = 0; i < bytes / sizeof(*into); i++)
-		atomic_store_explicit(&into[i], atomic_load_explicit(&out[i], memory_order_relaxed), memory_order_relaxed);
+		atomic_store_explicit(&into[i], atomic_load_explicit(&out[i], memory_order_relaxed),
+				      memory_order_relaxed);
 }
 
 /* Copies what was counted privately so far into the new segment, word by word: other threads go on counting. */
@@ -165,8 +166,10 @@ static void await_publisher(int self)
 	int state = atomic_load(&stats_public);
 
 	while (state != PUBLISHED && state != PRIVATE && state != self) {
-		if (sys_call(SYS_futex, (long)&stats_public, FUTEX_WAIT_PRIVATE, state, (long)&most, 0, 0) == -ETIMEDOUT)
-			atomic_store(&stats_public, PUBLISHED); /* its thread was cancelled in the middle: as it is, then */
+		if (sys_call(SYS_futex, (long)&stats_public, FUTEX_WAIT_PRIVATE, state, (long)&most, 0, 0) ==
+		    -ETIMEDOUT)
+			atomic_store(&stats_public,
+				     PUBLISHED); /* its thread was cancelled in the middle: as it is, then */
 		state = atomic_load(&stats_public);
 	}
 }
@@ -342,7 +345,8 @@ static off_t size_of(int fd)
 
 	if (fstat(fd, &info) < 0)
 		return -errno;
-	return S_ISREG(info.st_mode) && info.st_size >= (off_t)offsetof(struct stats_segment, slot) ? info.st_size : -EPROTO;
+	return S_ISREG(info.st_mode) && info.st_size >= (off_t)offsetof(struct stats_segment, slot) ? info.st_size :
+												      -EPROTO;
 }
 
 int stats_map(int fd, const struct stats_segment **out)

@@ -63,11 +63,11 @@ enum stats_state { STATS_FREE, STATS_OPEN };
 enum stats_role { ROLE_SERVER, ROLE_CLIENT };
 
 struct stats_slot {
-	_Atomic uint32_t state;	/* enum stats_state */
+	_Atomic uint32_t state; /* enum stats_state */
 	uint32_t role;		/* enum stats_role */
 	uint32_t policy;	/* enum zc_path: what was chosen for the connection */
 	int32_t fd;
-	uint64_t opened_ns;	/* CLOCK_MONOTONIC */
+	uint64_t opened_ns; /* CLOCK_MONOTONIC */
 	uint8_t local[STATS_ADDRESS_BYTES];
 	uint8_t peer[STATS_ADDRESS_BYTES];
 	_Atomic uint64_t path[PATH_COUNT][STAT_PATH_COUNT];
@@ -78,16 +78,16 @@ struct stats_slot {
 };
 
 struct stats_segment {
-	_Atomic uint64_t magic;	/* STATS_MAGIC, written last */
+	_Atomic uint64_t magic; /* STATS_MAGIC, written last */
 	uint64_t layout;	/* stats_layout() of the writer */
 	uint64_t bytes;		/* of the whole segment */
 	int32_t pid;
-	uint32_t slots;		/* STATS_SLOTS */
-	uint64_t started_ns;	/* CLOCK_MONOTONIC */
-	char program[64];	/* program_invocation_short_name, cut */
+	uint32_t slots;	     /* STATS_SLOTS */
+	uint64_t started_ns; /* CLOCK_MONOTONIC */
+	char program[64];    /* program_invocation_short_name, cut */
 	char version[16];
 	_Atomic uint64_t process[STAT_PROCESS_COUNT];
-	_Atomic uint32_t slots_used;	/* slots below this number have been used */
+	_Atomic uint32_t slots_used; /* slots below this number have been used */
 	_Alignas(64) struct stats_slot slot[STATS_SLOTS];
 };
 
@@ -96,7 +96,7 @@ uint64_t stats_layout(void);
 
 /* The writer's side ------------------------------------------------------------------------------------------------- */
 
-extern struct stats_segment *stats;	/* never NULL after stats_start(); private memory until stats_publish() */
+extern struct stats_segment *stats; /* never NULL after stats_start(); private memory until stats_publish() */
 
 /* Reserves private memory for the counters (address space; nothing is touched). Returns 0 or -ENOMEM. */
 int stats_start(void);
@@ -162,7 +162,8 @@ static inline void stats_latency(uint32_t slot, enum zc_path path, uint64_t ns)
 {
 	unsigned int bucket = ns ? 63u - (unsigned int)__builtin_clzll(ns) : 0;
 
-	stats_add(&stats->slot[slot].latency[path][bucket < STATS_LATENCY_BUCKETS ? bucket : STATS_LATENCY_BUCKETS - 1], 1);
+	stats_add(&stats->slot[slot].latency[path][bucket < STATS_LATENCY_BUCKETS ? bucket : STATS_LATENCY_BUCKETS - 1],
+		  1);
 }
 
 /* The reader's side ------------------------------------------------------------------------------------------------- */

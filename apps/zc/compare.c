@@ -55,8 +55,9 @@ static void run_free(struct run *run)
 
 void comparison_free(struct comparison *comparison)
 {
-	char *texts[] = { comparison->name, comparison->server, comparison->client, comparison->unit, comparison->metric,
-			  comparison->bytes_source, comparison->cpu_source, comparison->preload, comparison->conclusion };
+	char *texts[] = { comparison->name,	  comparison->server,  comparison->client,
+			  comparison->unit,	  comparison->metric,  comparison->bytes_source,
+			  comparison->cpu_source, comparison->preload, comparison->conclusion };
 
 	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
 		free(texts[i]);
@@ -89,9 +90,10 @@ static const char *bytes_words(const struct compare_options *options)
 {
 	if (options->bytes.kind != EXTRACT_NONE)
 		return "as told by the client";
-	return options->isolate ?
-		"received by the loopback interface of the comparison's own network namespace, headers included" :
-		"through the machine's network interfaces during the client's run, headers and other programs' traffic included";
+	if (options->isolate)
+		return "received by the loopback interface of the comparison's own network namespace, headers included";
+	return "through the machine's network interfaces during the client's run, headers and other programs' traffic "
+	       "included";
 }
 
 static const char *preload_words(const struct compare_options *options)
@@ -134,8 +136,10 @@ static int comparison_fill(struct comparison *out, const struct compare_options 
 	};
 	for (size_t i = 0; i < options->paths; i++)
 		out->path[i].path = options->path[i];
-	return out->name && out->server && out->client && out->unit && out->metric && out->bytes_source &&
-		       out->cpu_source && out->preload && out->environment ? 0 : -ENOMEM;
+	if (!out->name || !out->server || !out->client || !out->unit || !out->metric || !out->bytes_source ||
+	    !out->cpu_source || !out->preload || !out->environment)
+		return -ENOMEM;
+	return 0;
 }
 
 /* Progress ----------------------------------------------------------------------------------------------------------- */
@@ -290,8 +294,8 @@ static int make_directory(struct bench *bench)
 	const char *base = getenv("TMPDIR");
 
 	if ((size_t)snprintf(bench->directory, sizeof(bench->directory), "%s/zc-compare-XXXXXX",
-			     base && *base ? base : "/tmp") >= sizeof(bench->directory) || !mkdtemp(bench->directory) ||
-	    chmod(bench->directory, 0711)) {
+			     base && *base ? base : "/tmp") >= sizeof(bench->directory) ||
+	    !mkdtemp(bench->directory) || chmod(bench->directory, 0711)) {
 		command_failed("compare", "%s: no directory can be made: %s", bench->directory, strerror(errno));
 		*bench->directory = '\0';
 		return EXIT_FAILURE;
@@ -322,8 +326,10 @@ static int prepare(struct bench *bench)
 	if (needs_library(options) && library_find(bench->library, sizeof(bench->library)) < 0)
 		return command_failed("compare", "%s", bench->library);
 	if (options->isolate && (rc = isolate()))
-		return command_failed("compare", "--isolate: no network namespace can be made: %s; it takes the right "
-				      "CAP_SYS_ADMIN", strerror(-rc));
+		return command_failed("compare",
+				      "--isolate: no network namespace can be made: %s; it takes the right "
+				      "CAP_SYS_ADMIN",
+				      strerror(-rc));
 	return make_directory(bench);
 }
 
@@ -376,7 +382,8 @@ static int show(struct outputs *out, const struct comparison *list, size_t count
 	if (out->html.stream)
 		html_print(out->html.stream, list, count);
 	if (json)
-		return command_failed("compare", "--json: %s", json == -EINVAL ? "a text is not UTF-8" : strerror(-json));
+		return command_failed("compare", "--json: %s",
+				      json == -EINVAL ? "a text is not UTF-8" : strerror(-json));
 	rc |= commit_one(&out->json);
 	rc |= commit_one(&out->csv);
 	rc |= commit_one(&out->html);

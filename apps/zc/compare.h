@@ -27,9 +27,9 @@ enum extract_kind { EXTRACT_NONE, EXTRACT_REGEX, EXTRACT_POINTER };
 /* How a number is found in what the client printed. */
 struct extract {
 	enum extract_kind kind;
-	const char *text;	/* a regular expression with one group, or a JSON pointer */
-	double scale;		/* what is found is multiplied by this */
-	bool has_units;		/* K, M, G... behind the number stand for powers of 1024 */
+	const char *text; /* a regular expression with one group, or a JSON pointer */
+	double scale;	  /* what is found is multiplied by this */
+	bool has_units;	  /* K, M, G... behind the number stand for powers of 1024 */
 	regex_t regex;
 };
 
@@ -38,10 +38,10 @@ enum ready_kind { READY_PORT, READY_LINE };
 struct compare_options {
 	const char *name, *server, *client, *verify;
 	enum ready_kind ready;
-	const char *ready_text;	/* the port, perhaps by a placeholder; or the expression */
+	const char *ready_text; /* the port, perhaps by a placeholder; or the expression */
 	regex_t ready_regex;
 	struct extract metric, bytes;
-	const char *unit;	/* NULL: wall seconds of the client */
+	const char *unit; /* NULL: wall seconds of the client */
 	bool higher;
 	enum zc_path path[PATH_COUNT];
 	size_t paths;
@@ -49,9 +49,9 @@ struct compare_options {
 	bool preload_server, preload_client, isolate, quiet;
 	double timeout_s;
 	const char *json, *csv, *html;
-	json_t *notes;		/* of the user, for the environment */
+	json_t *notes; /* of the user, for the environment */
 	bool merge;
-	char **file;		/* results to merge, NULL-terminated */
+	char **file; /* results to merge, NULL-terminated */
 };
 
 /* Reads the command line. Returns 0, an exit status, or -1 when help was printed. */
@@ -66,13 +66,13 @@ int extract_number(const struct extract *extract, const char *text, double *out,
 /* What came of it --------------------------------------------------------------------------------------------------- */
 
 struct run {
-	unsigned int round, order;	/* from 1; order: its place in the round */
+	unsigned int round, order; /* from 1; order: its place in the round */
 	bool failed;
 	double value;
-	double wall_s;			/* of the client */
+	double wall_s; /* of the client */
 	double cpu_server_s, cpu_client_s;
-	double bytes;			/* NAN: not known */
-	char *failure;			/* owned; NULL if it went well */
+	double bytes;  /* NAN: not known */
+	char *failure; /* owned; NULL if it went well */
 };
 
 /* Statistics of all runs of a path, summed over their processes. */
@@ -85,32 +85,40 @@ struct stats_sum {
 struct summary {
 	size_t count;
 	double median, q1, q3, min, max;
-	double low, high;	/* the spread by which paths are told apart */
+	double low, high; /* the spread by which paths are told apart */
 };
 
-enum verdict { VERDICT_NONE, VERDICT_BASELINE, VERDICT_BETTER, VERDICT_SAME, VERDICT_WORSE, VERDICT_FEW, VERDICT_FAILED };
+enum verdict {
+	VERDICT_NONE,
+	VERDICT_BASELINE,
+	VERDICT_BETTER,
+	VERDICT_SAME,
+	VERDICT_WORSE,
+	VERDICT_FEW,
+	VERDICT_FAILED
+};
 
 struct path_result {
 	enum zc_path path;
-	struct run *run;	/* owned */
+	struct run *run; /* owned */
 	size_t runs, failures;
 	struct summary value, cpu_gb, cpu;
 	enum verdict verdict;
-	double change;		/* of the median against the baseline's, 0.1 is 10 % better */
+	double change; /* of the median against the baseline's, 0.1 is 10 % better */
 	struct stats_sum sum;
-	json_t *statistics;	/* owned; read back from JSON, in place of the sum */
-	char *explanation;	/* owned */
+	json_t *statistics; /* owned; read back from JSON, in place of the sum */
+	char *explanation;  /* owned */
 };
 
 struct comparison {
-	char *name, *server, *client, *unit, *metric, *bytes_source, *cpu_source, *preload;	/* owned */
+	char *name, *server, *client, *unit, *metric, *bytes_source, *cpu_source, *preload; /* owned */
 	bool higher;
 	unsigned int repeat;
-	json_t *environment;	/* an object of strings */
+	json_t *environment; /* an object of strings */
 	struct path_result path[PATH_COUNT];
 	size_t paths, baseline;
-	char *conclusion;	/* owned */
-	int winner;		/* index of the path, -1 if there is none */
+	char *conclusion; /* owned */
+	int winner;	  /* index of the path, -1 if there is none */
 };
 
 void comparison_free(struct comparison *comparison);
@@ -122,7 +130,8 @@ struct run *comparison_add(struct path_result *result);
 struct summary summary_of(double *values, size_t count);
 /* Computes summaries, verdicts, winner and conclusion from the runs. Returns 0 or -ENOMEM. */
 int comparison_judge(struct comparison *comparison);
-const char *verdict_text(const struct comparison *comparison, const struct path_result *result, char *out, size_t bytes);
+const char *verdict_text(const struct comparison *comparison, const struct path_result *result, char *out,
+			 size_t bytes);
 /* Says what the spread is. */
 const char *spread_name(const struct comparison *comparison);
 

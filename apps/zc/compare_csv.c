@@ -65,7 +65,8 @@ void csv_print(FILE *out, const struct comparison *list, size_t count)
 
 	for (size_t i = 0; i < count; i++)
 		json_object_update_missing(keys, list[i].environment);
-	fputs("name,path,round,order,status,value,unit,better,wall_s,cpu_server_s,cpu_client_s,bytes,bytes_source,failure", out);
+	fputs("name,path,round,order,status,value,unit,better,wall_s,cpu_server_s,cpu_client_s,bytes,bytes_source,failure",
+	      out);
 	print_environment(out, keys, NULL);
 	fputs("\r\n", out);
 	for (size_t i = 0; i < count; i++)

@@ -110,7 +110,8 @@ static void say_zerocopy(FILE *out, const struct stats_sum *sum)
 	if (done)
 		fprintf(out, " The kernel copied after all in %llu of %llu zero-copy sends.", copied, done);
 	if (faults)
-		fprintf(out, " Guarded pages were written to %llu times too early; %llu pages were copied aside for that.",
+		fprintf(out,
+			" Guarded pages were written to %llu times too early; %llu pages were copied aside for that.",
 			faults, (unsigned long long)sum->process[STAT_PROCESS_FAULT_COPIES]);
 }
 
@@ -124,9 +125,11 @@ static void explain(FILE *out, const struct path_result *result)
 		return;
 	}
 	if (!sum->processes) {
-		fputs(result->failures < result->runs ?
-		      "libzc.so saw no TCP connection: the programs are out of its reach (zc run says why), so these figures "
-		      "are those of plain TCP." : "No statistics: no run came to an end.", out);
+		fputs(result->failures == result->runs ?
+			      "No statistics: no run came to an end." :
+			      "libzc.so saw no TCP connection: the programs are out of its reach (zc run says why), "
+			      "so these figures are those of plain TCP.",
+		      out);
 		return;
 	}
 	say_paths(out, sum);

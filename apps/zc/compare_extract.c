@@ -9,30 +9,48 @@
 
 /* Presets ---------------------------------------------------------------------------------------------------------------- */
 
+/* clang-format off: one line a field */
 static const struct preset {
 	const char *name;
 	const char *unit;
 	bool higher;
 	struct extract metric, bytes;
 } presets[] = {
-	{ "redis-benchmark", "requests/s", true,
-	  { .kind = EXTRACT_REGEX, .text = "^\"[^\"]*\",\"([0-9.]+)\"", .scale = 1.0 }, { 0 } },
-	{ "wrk", "requests/s", true,
+	{ "redis-benchmark",
+	  "requests/s",
+	  true,
+	  { .kind = EXTRACT_REGEX, .text = "^\"[^\"]*\",\"([0-9.]+)\"", .scale = 1.0 },
+	  { 0 } },
+	{ "wrk",
+	  "requests/s",
+	  true,
 	  { .kind = EXTRACT_REGEX, .text = "^Requests/sec: +([0-9.]+)", .scale = 1.0 },
-	  { .kind = EXTRACT_REGEX, .text = "requests in [^,]+, +([0-9.]+[KMGTP]?)B read", .scale = 1.0, .has_units = true } },
-	{ "iperf3", "Gbit/s", true,
+	  { .kind = EXTRACT_REGEX,
+	    .text = "requests in [^,]+, +([0-9.]+[KMGTP]?)B read",
+	    .scale = 1.0,
+	    .has_units = true } },
+	{ "iperf3",
+	  "Gbit/s",
+	  true,
 	  { .kind = EXTRACT_POINTER, .text = "/end/sum_received/bits_per_second", .scale = 1e-9 },
 	  { .kind = EXTRACT_POINTER, .text = "/end/sum_received/bytes", .scale = 1.0 } },
-	{ "zc", "Gbit/s", true,
+	{ "zc",
+	  "Gbit/s",
+	  true,
 	  { .kind = EXTRACT_POINTER, .text = "/gbit_s", .scale = 1.0 },
 	  { .kind = EXTRACT_POINTER, .text = "/bytes", .scale = 1.0 } },
-	{ "zc-latency", "us", false,
+	{ "zc-latency",
+	  "us",
+	  false,
 	  { .kind = EXTRACT_POINTER, .text = "/latency_us/p50", .scale = 1.0 },
 	  { .kind = EXTRACT_POINTER, .text = "/bytes", .scale = 1.0 } },
-	{ "zc-latency-p99", "us", false,
+	{ "zc-latency-p99",
+	  "us",
+	  false,
 	  { .kind = EXTRACT_POINTER, .text = "/latency_us/p99", .scale = 1.0 },
 	  { .kind = EXTRACT_POINTER, .text = "/bytes", .scale = 1.0 } },
 };
+/* clang-format on */
 #define PRESETS (sizeof(presets) / sizeof(presets[0]))
 
 int preset_apply(const char *name, struct compare_options *options, char *names, size_t bytes)

@@ -85,7 +85,8 @@ static void table(FILE *out, const struct comparison *comparison)
 	fputs("<table><tr><th>path</th><th>median, ", out);
 	html_text(out, comparison->unit);
 	fprintf(out, "</th><th>%s</th><th>against %s</th><th>CPU s/GB</th><th>%s</th><th>CPU s a run</th></tr>\n",
-		spread_name(comparison), path_name(comparison->path[comparison->baseline].path), spread_name(comparison));
+		spread_name(comparison), path_name(comparison->path[comparison->baseline].path),
+		spread_name(comparison));
 	for (size_t i = 0; i < comparison->paths; i++) {
 		const struct path_result *result = &comparison->path[i];
 
@@ -180,7 +181,8 @@ static void contents(FILE *out, const struct comparison *list, size_t count)
 void html_print(FILE *out, const struct comparison *list, size_t count)
 {
 	fputs("<!DOCTYPE html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
-	      "<meta name='viewport' content='width=device-width, initial-scale=1'>\n<title>", out);
+	      "<meta name='viewport' content='width=device-width, initial-scale=1'>\n<title>",
+	      out);
 	html_text(out, count == 1 ? list[0].name : "With and without zc");
 	fprintf(out, "</title>\n<style>%s</style>\n</head>\n<body>\n<h1>With and without zc</h1>\n", style);
 	if (count > 1)

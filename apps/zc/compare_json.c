@@ -32,7 +32,8 @@ static json_t *summary_json(const struct summary *summary)
 
 static json_t *run_json(const struct run *run)
 {
-	json_t *out = json_pack("{s:i, s:i, s:b}", "round", (int)run->round, "order", (int)run->order, "ok", !run->failed);
+	json_t *out =
+		json_pack("{s:i, s:i, s:b}", "round", (int)run->round, "order", (int)run->order, "ok", !run->failed);
 
 	if (run->failed) {
 		json_object_set_new(out, "failure", json_string(run->failure ? run->failure : "?"));
@@ -110,8 +111,8 @@ static json_t *comparison_json(const struct comparison *comparison)
 			 comparison->unit, "metric", comparison->metric, "higher_is_better", comparison->higher,
 			 "bytes_source", comparison->bytes_source, "cpu_source", comparison->cpu_source, "preload",
 			 comparison->preload, "repeat", (int)comparison->repeat, "conclusion", comparison->conclusion,
-			 "winner", winner, "spread", spread_name(comparison), "environment", comparison->environment, "paths",
-			 paths);
+			 "winner", winner, "spread", spread_name(comparison), "environment", comparison->environment,
+			 "paths", paths);
 }
 
 int json_print(FILE *out, const struct comparison *list, size_t count)
@@ -151,7 +152,8 @@ static bool take_run(const json_t *from, struct path_result *result)
 {
 	struct run *run;
 
-	if (!json_is_object(from) || !json_is_boolean(json_object_get(from, "ok")) || result->runs >= COMPARE_REPEAT_MAX)
+	if (!json_is_object(from) || !json_is_boolean(json_object_get(from, "ok")) ||
+	    result->runs >= COMPARE_REPEAT_MAX)
 		return false;
 	run = comparison_add(result);
 	if (!run)
@@ -221,8 +223,9 @@ static bool take_comparison(const json_t *from, struct comparison *out)
 	    !take_text(from, "metric", &out->metric) || !take_text(from, "bytes_source", &out->bytes_source) ||
 	    !take_text(from, "cpu_source", &out->cpu_source) || !take_text(from, "preload", &out->preload))
 		return false;
-	if (json_integer_value(repeat) < 1 || json_integer_value(repeat) > COMPARE_REPEAT_MAX || !json_is_array(paths) ||
-	    !json_array_size(paths) || json_array_size(paths) > PATH_COUNT || !take_environment(from, out))
+	if (json_integer_value(repeat) < 1 || json_integer_value(repeat) > COMPARE_REPEAT_MAX ||
+	    !json_is_array(paths) || !json_array_size(paths) || json_array_size(paths) > PATH_COUNT ||
+	    !take_environment(from, out))
 		return false;
 	out->repeat = (unsigned int)json_integer_value(repeat);
 	for (size_t i = 0; i < json_array_size(paths); i++)
@@ -234,7 +237,8 @@ static bool take_comparison(const json_t *from, struct comparison *out)
 static int append(const json_t *all, struct comparison **list, size_t *count, const char *file, char *why, size_t bytes)
 {
 	for (size_t i = 0; i < json_array_size(all); i++) {
-		struct comparison *more = *count < COMPARISONS_MAX ? realloc(*list, (*count + 1) * sizeof(*more)) : NULL;
+		struct comparison *more =
+			*count < COMPARISONS_MAX ? realloc(*list, (*count + 1) * sizeof(*more)) : NULL;
 
 		if (!more) {
 			snprintf(why, bytes, "%s: more than %d comparisons, or no memory", file, COMPARISONS_MAX);
@@ -243,7 +247,8 @@ static int append(const json_t *all, struct comparison **list, size_t *count, co
 		*list = more;
 		if (!take_comparison(json_array_get(all, i), &more[*count])) {
 			comparison_free(&more[*count]);
-			snprintf(why, bytes, "%s: comparison %zu is not complete, or holds what this zc does not know", file, i + 1);
+			snprintf(why, bytes, "%s: comparison %zu is not complete, or holds what this zc does not know",
+				 file, i + 1);
 			return -EINVAL;
 		}
 		++*count;

@@ -90,7 +90,8 @@ size_t tree_list(pid_t root, pid_t **out)
 	do {
 		before = count;
 		for (size_t i = 0; i < alive; i++)
-			if ((all[i].parent == root || is_in(all[i].parent, *out, count)) && !is_in(all[i].pid, *out, count))
+			if ((all[i].parent == root || is_in(all[i].parent, *out, count)) &&
+			    !is_in(all[i].pid, *out, count))
 				(*out)[count++] = all[i].pid;
 	} while (count != before);
 	free(all);

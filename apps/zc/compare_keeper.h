@@ -13,11 +13,11 @@
 #include "apps/zc/compare_meter.h"
 
 struct keeper_plan {
-	const char *command;	/* for sh -c */
-	const char *output;	/* file that standard output goes to */
+	const char *command; /* for sh -c */
+	const char *output;  /* file that standard output goes to */
 	const char *error;
-	const char *library;	/* to preload, or NULL */
-	const char *path;	/* ZC_PATH and ZC_STATS_DIR, where there is a library */
+	const char *library; /* to preload, or NULL */
+	const char *path;    /* ZC_PATH and ZC_STATS_DIR, where there is a library */
 	const char *stats_dir;
 	const struct meter *meter;
 };
@@ -25,12 +25,12 @@ struct keeper_plan {
 /* What a keeper tells: once, when the command itself has ended. */
 struct keeper_note {
 	uint64_t started_ns, ended_ns;
-	int status;	/* as of waitpid */
+	int status; /* as of waitpid */
 };
 
 struct keeper {
-	pid_t pid;	/* 0: none */
-	int report;	/* readable when there is a note, and at the keeper's end */
+	pid_t pid;  /* 0: none */
+	int report; /* readable when there is a note, and at the keeper's end */
 };
 
 /* Starts a command. Returns 0 or -errno. */

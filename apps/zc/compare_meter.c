@@ -59,8 +59,8 @@ void meter_open(struct meter *meter, const char *name)
 	char own[PATH_MAX], file[PATH_MAX + 16];
 
 	*meter = (struct meter){ .join = -1 };
-	if (own_group(own, sizeof(own)) || (size_t)snprintf(meter->group, sizeof(meter->group), "%s/zc-compare-%d-%s", own,
-							     (int)getpid(), name) >= sizeof(meter->group))
+	if (own_group(own, sizeof(own)) || (size_t)snprintf(meter->group, sizeof(meter->group), "%s/zc-compare-%d-%s",
+							    own, (int)getpid(), name) >= sizeof(meter->group))
 		goto without;
 	if (mkdir(meter->group, 0755) && errno != EEXIST)
 		goto without;

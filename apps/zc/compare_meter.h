@@ -10,8 +10,8 @@
 #include <sys/types.h>
 
 struct meter {
-	char group[PATH_MAX];	/* directory of the cgroup, "" without one */
-	int join;		/* descriptor: a process that writes "0" to it enters the group; -1 without one */
+	char group[PATH_MAX]; /* directory of the cgroup, "" without one */
+	int join;	      /* descriptor: a process that writes "0" to it enters the group; -1 without one */
 };
 
 /* Makes a meter; it always succeeds. `name` tells the groups of one process apart. */

@@ -14,9 +14,31 @@
 #define TIMEOUT_MAX_S 86400.0
 
 enum {
-	OPT_SERVER = 256, OPT_CLIENT, OPT_PATHS, OPT_REPEAT, OPT_WARMUP, OPT_READY, OPT_PRESET, OPT_METRIC, OPT_METRIC_JSON,
-	OPT_UNIT, OPT_HIGHER, OPT_LOWER, OPT_BYTES, OPT_BYTES_JSON, OPT_PRELOAD, OPT_VERIFY, OPT_TIMEOUT, OPT_ISOLATE,
-	OPT_JSON, OPT_CSV, OPT_HTML, OPT_NAME, OPT_NOTE, OPT_MERGE, OPT_QUIET,
+	OPT_SERVER = 256,
+	OPT_CLIENT,
+	OPT_PATHS,
+	OPT_REPEAT,
+	OPT_WARMUP,
+	OPT_READY,
+	OPT_PRESET,
+	OPT_METRIC,
+	OPT_METRIC_JSON,
+	OPT_UNIT,
+	OPT_HIGHER,
+	OPT_LOWER,
+	OPT_BYTES,
+	OPT_BYTES_JSON,
+	OPT_PRELOAD,
+	OPT_VERIFY,
+	OPT_TIMEOUT,
+	OPT_ISOLATE,
+	OPT_JSON,
+	OPT_CSV,
+	OPT_HTML,
+	OPT_NAME,
+	OPT_NOTE,
+	OPT_MERGE,
+	OPT_QUIET,
 };
 
 static const struct option table[] = {
@@ -91,7 +113,8 @@ static int parse_paths(const char *text, struct compare_options *out)
 		int found = -1;
 
 		for (int i = 0; i < PATH_COUNT; i++)
-			if (strlen(path_name((enum zc_path)i)) == length && !strncmp(path_name((enum zc_path)i), text, length))
+			if (strlen(path_name((enum zc_path)i)) == length &&
+			    !strncmp(path_name((enum zc_path)i), text, length))
 				found = i;
 		if (found < 0)
 			return refuse_path(text, length);
@@ -124,8 +147,10 @@ static int set_extract(struct extract *out, enum extract_kind kind, const char *
 {
 	*out = (struct extract){ .kind = kind, .text = text, .scale = 1.0 };
 	if (kind == EXTRACT_POINTER && *text != '/')
-		return command_usage("compare", "%s: '%s' is no JSON pointer: it begins with / and names the members on the "
-				     "way, as in /end/sum/bytes", option, text);
+		return command_usage("compare",
+				     "%s: '%s' is no JSON pointer: it begins with / and names the members on the "
+				     "way, as in /end/sum/bytes",
+				     option, text);
 	return 0;
 }
 
@@ -141,7 +166,8 @@ static int parse_ready(const char *text, struct compare_options *out)
 		out->ready_text = text + 5;
 		return 0;
 	}
-	return command_usage("compare", "--ready: '%s'; allowed are port:NUMBER, port:{port} and line:EXPRESSION", text);
+	return command_usage("compare", "--ready: '%s'; allowed are port:NUMBER, port:{port} and line:EXPRESSION",
+			     text);
 }
 
 static int parse_preload(const char *text, struct compare_options *out)
@@ -246,7 +272,8 @@ static int take_option(int option, struct compare_options *out, int *direction)
 static int check_merge(char **files, struct compare_options *out)
 {
 	if (out->server || out->client)
-		return command_usage("compare", "--merge shows results that are there: it goes without --server and --client");
+		return command_usage("compare",
+				     "--merge shows results that are there: it goes without --server and --client");
 	if (!*files)
 		return command_usage("compare", "--merge needs FILEs that --json has written");
 	out->file = files;
@@ -262,7 +289,8 @@ static int check_ready(struct compare_options *out)
 	if (!out->ready_text && strstr(out->server, "{port}"))
 		out->ready_text = "{port}";
 	if (!out->ready_text)
-		return command_usage("compare", "how is the server known to be ready? Write {port} where its port stands "
+		return command_usage("compare",
+				     "how is the server known to be ready? Write {port} where its port stands "
 				     "in both commands, or give --ready port:NUMBER or --ready line:EXPRESSION");
 	if (out->ready == READY_LINE)
 		return compile("--ready", out->ready_text, &out->ready_regex, false);
@@ -282,17 +310,20 @@ static int check(struct compare_options *out, int direction, char **rest)
 	if (out->merge)
 		return check_merge(rest, out);
 	if (*rest)
-		return command_usage("compare", "'%s' belongs to no option; a COMMAND with arguments is one word in quotes",
-				     *rest);
+		return command_usage(
+			"compare", "'%s' belongs to no option; a COMMAND with arguments is one word in quotes", *rest);
 	if (!out->server || !*out->server || !out->client || !*out->client)
-		return command_usage("compare", "--%s 'COMMAND' is missing", out->server && *out->server ? "client" : "server");
+		return command_usage("compare", "--%s 'COMMAND' is missing",
+				     out->server && *out->server ? "client" : "server");
 	if (direction)
 		out->higher = direction == OPT_HIGHER;
 	if (out->metric.kind == EXTRACT_NONE)
 		out->higher = false;
 	if (out->metric.kind == EXTRACT_NONE && (out->unit || direction == OPT_HIGHER))
-		return command_usage("compare", "%s goes with --metric or --metric-json; the client's seconds are taken "
-				     "otherwise", out->unit ? "--unit" : "--higher");
+		return command_usage("compare",
+				     "%s goes with --metric or --metric-json; the client's seconds are taken "
+				     "otherwise",
+				     out->unit ? "--unit" : "--higher");
 	if (out->metric.kind != EXTRACT_NONE && !out->unit)
 		out->unit = "";
 	if (out->metric.kind == EXTRACT_REGEX)
@@ -307,9 +338,15 @@ int compare_parse(int argc, char **argv, struct compare_options *out)
 	int option, rc, direction = 0;
 
 	*out = (struct compare_options){
-		.path = { PATH_TCP }, .paths = 1, .repeat = 5, .warmup = 1, .higher = true,
-		.preload_server = true, .preload_client = true,
-		.timeout_s = TIMEOUT_DEFAULT_S, .notes = json_object(),
+		.path = { PATH_TCP },
+		.paths = 1,
+		.repeat = 5,
+		.warmup = 1,
+		.higher = true,
+		.preload_server = true,
+		.preload_client = true,
+		.timeout_s = TIMEOUT_DEFAULT_S,
+		.notes = json_object(),
 	};
 	for (int i = 0; i < PATH_COUNT; i++)
 		if (i != PATH_TCP)

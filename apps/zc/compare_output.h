@@ -7,8 +7,8 @@
 #include <stdio.h>
 
 struct output {
-	const char *name;	/* NULL: not asked for */
-	char temporary[PATH_MAX];	/* "" where the file is written as it is: standard output, a device */
+	const char *name;	  /* NULL: not asked for */
+	char temporary[PATH_MAX]; /* "" where the file is written as it is: standard output, a device */
 	FILE *stream;
 };
 

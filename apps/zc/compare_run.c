@@ -35,7 +35,7 @@ struct one {
 	char directory[PATH_MAX + 32], work[PATH_MAX + 48], stats[PATH_MAX + 48];
 	struct keeper server, client;
 	struct meter server_meter, client_meter;
-	bool server_gone;	/* and all that it started */
+	bool server_gone; /* and all that it started */
 };
 
 /* Failure ------------------------------------------------------------------------------------------------------------ */
@@ -179,7 +179,8 @@ static int wait_command(struct one *one, const char *role, struct keeper *keeper
 		if (one->run->failed)
 			return -ECHILD;
 		if (!ready && clock_now() >= deadline) {
-			snprintf(what, sizeof(what), "did not end within %g s (--timeout)", one->bench->options->timeout_s);
+			snprintf(what, sizeof(what), "did not end within %g s (--timeout)",
+				 one->bench->options->timeout_s);
 			fail_of(one, role, what);
 			return -ETIMEDOUT;
 		}
@@ -259,12 +260,18 @@ static int start(struct one *one, const char *role, const char *command, bool pr
 {
 	char printed[PATH_MAX + 64], output[PATH_MAX + 64], error[PATH_MAX + 64];
 	const struct placeholder list[] = {
-		{ "{port}", one->port }, { "{dir}", one->work }, { "{path}", path_name(one->path) },
-		{ "{output}", printed }, { 0 },
+		{ "{port}", one->port },
+		{ "{dir}", one->work },
+		{ "{path}", path_name(one->path) },
+		{ "{output}", printed },
+		{ 0 },
 	};
 	struct keeper_plan plan = {
-		.output = output, .error = error, .meter = meter,
-		.path = path_name(one->path), .stats_dir = one->stats,
+		.output = output,
+		.error = error,
+		.meter = meter,
+		.path = path_name(one->path),
+		.stats_dir = one->stats,
 		.library = preload && one->path != PATH_TCP ? one->bench->library : NULL,
 	};
 	char *text;
@@ -383,15 +390,19 @@ static int make_room(struct one *one)
 	snprintf(one->work, sizeof(one->work), "%s/dir", one->directory);
 	snprintf(one->stats, sizeof(one->stats), "%s/stats", one->directory);
 	/* A server may go on as another user; names are not to be guessed, since the directory above can't be listed. */
-	if (mkdir(one->directory, 0711) || mkdir(one->work, 0700) || chmod(one->work, 01777) || mkdir(one->stats, 0700) ||
-	    chmod(one->stats, 01777))
+	if (mkdir(one->directory, 0711) || mkdir(one->work, 0700) || chmod(one->work, 01777) ||
+	    mkdir(one->stats, 0700) || chmod(one->stats, 01777))
 		return -errno;
 	return port_pick(one->port);
 }
 
 void run_once(struct bench *bench, enum zc_path path, struct run *out, struct stats_sum *sum)
 {
-	struct one one = { .bench = bench, .path = path, .run = out, .server = { .report = -1 }, .client = { .report = -1 } };
+	struct one one = { .bench = bench,
+			   .path = path,
+			   .run = out,
+			   .server = { .report = -1 },
+			   .client = { .report = -1 } };
 	int rc = make_room(&one);
 
 	out->bytes = NAN;

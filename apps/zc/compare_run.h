@@ -12,10 +12,10 @@
 struct bench {
 	const struct compare_options *options;
 	char library[4 * PATH_MAX];
-	char directory[PATH_MAX];	/* temporary; everything of a run is below it */
-	int signals;			/* readable when somebody wants an end */
-	int stopped;			/* by this signal, 0 if not */
-	unsigned int runs;		/* so far: names their directories */
+	char directory[PATH_MAX]; /* temporary; everything of a run is below it */
+	int signals;		  /* readable when somebody wants an end */
+	int stopped;		  /* by this signal, 0 if not */
+	unsigned int runs;	  /* so far: names their directories */
 };
 
 /* Does one run and fills in all but round and order. Adds the statistics that it left to `sum`. */
@@ -26,7 +26,7 @@ void remove_tree(const char *directory);
 
 /* How a commands' placeholders are replaced. compare_text.c. */
 struct placeholder {
-	const char *name, *value;	/* ends with a name that is NULL */
+	const char *name, *value; /* ends with a name that is NULL */
 };
 /* Returns the text with all placeholders replaced, NULL without memory. Ownership: the caller's. */
 char *text_substitute(const char *text, const struct placeholder *list);

@@ -109,8 +109,10 @@ static void judge_path(const struct comparison *comparison, struct path_result *
 	int better = compare(comparison, result, base);
 
 	result->change = base->value.median > 0.0 && result->value.count ?
-		(comparison->higher ? result->value.median / base->value.median :
-		 base->value.median / result->value.median) - 1.0 : NAN;
+				 (comparison->higher ? result->value.median / base->value.median :
+						       base->value.median / result->value.median) -
+					 1.0 :
+				 NAN;
 	if (!result->value.count || result->failures)
 		result->verdict = VERDICT_FAILED;
 	else if (result == base)

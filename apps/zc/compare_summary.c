@@ -25,7 +25,8 @@ static void left_add(struct left *left, const char *text)
 				;
 			taken = taken ? taken : room;
 		}
-		snprintf(left->line[left->lines], sizeof(left->line[0]), "%s%.*s", left->lines ? "  " : "", (int)taken, text);
+		snprintf(left->line[left->lines], sizeof(left->line[0]), "%s%.*s", left->lines ? "  " : "", (int)taken,
+			 text);
 		left->lines++;
 		text += taken;
 		text += strspn(text, " ");
@@ -106,7 +107,8 @@ static void print_comparison(FILE *out, const struct comparison *comparison)
 
 void table_summary(FILE *out, const struct comparison *list, size_t count)
 {
-	fprintf(out, "%-*s  %-8s  %10s  %19s  %8s  %9s\n\n", LEFT_WIDTH, "what", "path", "median", "spread", "ratio", "CPU s/GB");
+	fprintf(out, "%-*s  %-8s  %10s  %19s  %8s  %9s\n\n", LEFT_WIDTH, "what", "path", "median", "spread", "ratio",
+		"CPU s/GB");
 	for (size_t i = 0; i < count; i++)
 		print_comparison(out, &list[i]);
 	fputs("ratio: to the baseline's median, above 1 is better: + better, - worse, = no difference beyond the spreads, ? too few\n"

@@ -41,19 +41,21 @@ static void draw_row(FILE *out, const struct path_result *result, bool cpu, doub
 	int middle = y + ROW_HEIGHT / 2 - 3;
 	char text[40];
 
-	fprintf(out, "<text x='%d' y='%d' class='name'>%s</text>\n", LABEL_WIDTH - 8, middle + 4, path_name(result->path));
+	fprintf(out, "<text x='%d' y='%d' class='name'>%s</text>\n", LABEL_WIDTH - 8, middle + 4,
+		path_name(result->path));
 	if (!summary->count) {
 		fprintf(out, "<text x='%d' y='%d' class='bad'>failed</text>\n", LABEL_WIDTH + 6, middle + 4);
 		return;
 	}
-	fprintf(out, "<rect x='%d' y='%d' width='%.1f' height='%d' class='%s'/>\n", LABEL_WIDTH, y, summary->median * scale,
-		ROW_HEIGHT - 8, kind);
+	fprintf(out, "<rect x='%d' y='%d' width='%.1f' height='%d' class='%s'/>\n", LABEL_WIDTH, y,
+		summary->median * scale, ROW_HEIGHT - 8, kind);
 	for (size_t i = 0; i < result->runs; i++)
 		if (!result->run[i].failed && isfinite(run_value(&result->run[i], cpu)))
 			fprintf(out, "<circle cx='%.1f' cy='%d' r='2.2' class='run'/>\n",
 				LABEL_WIDTH + run_value(&result->run[i], cpu) * scale, middle);
-	fprintf(out, "<path d='M%.1f %dh%.1f m0 -5v10 M%.1f %dv10' class='spread'/>\n", LABEL_WIDTH + summary->low * scale,
-		middle, (summary->high - summary->low) * scale, LABEL_WIDTH + summary->low * scale, middle - 5);
+	fprintf(out, "<path d='M%.1f %dh%.1f m0 -5v10 M%.1f %dv10' class='spread'/>\n",
+		LABEL_WIDTH + summary->low * scale, middle, (summary->high - summary->low) * scale,
+		LABEL_WIDTH + summary->low * scale, middle - 5);
 	fprintf(out, "<text x='%d' y='%d' class='figure'>%s%s</text>\n", LABEL_WIDTH + BAR_WIDTH + 12, middle + 4,
 		figure_text(summary->median, text, sizeof(text)), result->failures ? " (some failed)" : "");
 }
@@ -78,6 +80,7 @@ void svg_bars(FILE *out, const struct comparison *comparison, bool cpu)
 	html_text(out, cpu ? "CPU s/GB" : comparison->unit);
 	fprintf(out, " (%s is better)</text>\n", cpu || !comparison->higher ? "lower" : "higher");
 	for (size_t i = 0; i < comparison->paths; i++)
-		draw_row(out, &comparison->path[i], cpu, BAR_WIDTH / top, TOP + ROW_HEIGHT * (int)i, kind_of(comparison, i));
+		draw_row(out, &comparison->path[i], cpu, BAR_WIDTH / top, TOP + ROW_HEIGHT * (int)i,
+			 kind_of(comparison, i));
 	fputs("</svg>\n", out);
 }

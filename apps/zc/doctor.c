@@ -112,12 +112,12 @@ static int print_json(const struct finding *findings, bool ready)
 	int rc;
 
 	for (size_t i = 0; i < CHECKS; i++)
-		json_array_append_new(list, json_pack("{s:s, s:s, s:b, s:s, s:s, s:s, s:o, s:o}", "id", checks[i].id, "name",
-						      checks[i].name, "needed", checks[i].needed, "state",
-						      health_names[findings[i].health], "value", findings[i].value,
-						      "purpose", checks[i].purpose, "means",
-						      text_or_null(findings[i].means), "remedy",
-						      text_or_null(remedy_of(i, &findings[i]))));
+		json_array_append_new(list,
+				      json_pack("{s:s, s:s, s:b, s:s, s:s, s:s, s:o, s:o}", "id", checks[i].id, "name",
+						checks[i].name, "needed", checks[i].needed, "state",
+						health_names[findings[i].health], "value", findings[i].value, "purpose",
+						checks[i].purpose, "means", text_or_null(findings[i].means), "remedy",
+						text_or_null(remedy_of(i, &findings[i]))));
 	if (json_array_size(list) != CHECKS) {
 		json_decref(list);
 		return command_failed("doctor", "a text is not UTF-8, so that it can't be written as JSON");

@@ -7,9 +7,9 @@ enum health { HEALTH_OK, HEALTH_LIMITED, HEALTH_MISSING };
 
 struct finding {
 	enum health health;
-	char value[256];	/* what was found */
-	char means[320];	/* what that means for zc; empty where it is what zc wants */
-	char remedy[256];	/* empty: the one of doctor.def */
+	char value[256];  /* what was found */
+	char means[320];  /* what that means for zc; empty where it is what zc wants */
+	char remedy[256]; /* empty: the one of doctor.def */
 };
 
 #define ZC_CHECK(id, name, needed, purpose, remedy) void doctor_##id(struct finding *out);

@@ -72,7 +72,8 @@ static int open_userfaultfd(const char **how)
 /* Write-protects a page of ours. Returns 0 or -errno. */
 static int try_protect(int fd)
 {
-	struct uffdio_api api = { .api = UFFD_API, .features = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_EVENT_REMAP };
+	struct uffdio_api api = { .api = UFFD_API,
+				  .features = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_EVENT_REMAP };
 	size_t bytes;
 	char *page = map_page(&bytes);
 	struct uffdio_register range = { .range = { (uintptr_t)page, bytes }, .mode = UFFDIO_REGISTER_MODE_WP };
@@ -81,7 +82,8 @@ static int try_protect(int fd)
 
 	if (!page)
 		return -ENOMEM;
-	if (ioctl(fd, UFFDIO_API, &api) || ioctl(fd, UFFDIO_REGISTER, &range) || ioctl(fd, UFFDIO_WRITEPROTECT, &protect))
+	if (ioctl(fd, UFFDIO_API, &api) || ioctl(fd, UFFDIO_REGISTER, &range) ||
+	    ioctl(fd, UFFDIO_WRITEPROTECT, &protect))
 		rc = -errno;
 	munmap(page, bytes);
 	return rc;
@@ -163,9 +165,10 @@ void doctor_pagemap(struct finding *out)
 	uint64_t entry = 0;
 	int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
 	int error = errno;
-	bool present = fd >= 0 && page &&
-		       pread(fd, &entry, sizeof(entry), (off_t)((uintptr_t)page / bytes * sizeof(entry))) == sizeof(entry) &&
-		       entry & PAGEMAP_PRESENT;
+	bool present =
+		fd >= 0 && page &&
+		pread(fd, &entry, sizeof(entry), (off_t)((uintptr_t)page / bytes * sizeof(entry))) == sizeof(entry) &&
+		entry & PAGEMAP_PRESENT;
 
 	if (present)
 		finding_is(out, HEALTH_OK, "readable");
@@ -193,8 +196,10 @@ void doctor_memlock(struct finding *out)
 	else
 		finding_is(out, HEALTH_LIMITED, "%llu kB", (unsigned long long)limit.rlim_cur / 1024);
 	if (out->health == HEALTH_LIMITED)
-		finding_means(out, "less than the %lu kB of one connection (ZC_ZEROCOPY_BYTES_MAX): what is beyond takes "
-			      "copy, with the reason enobufs", settings.zerocopy_bytes_max / 1024);
+		finding_means(out,
+			      "less than the %lu kB of one connection (ZC_ZEROCOPY_BYTES_MAX): what is beyond takes "
+			      "copy, with the reason enobufs",
+			      settings.zerocopy_bytes_max / 1024);
 }
 
 void doctor_vm_readv(struct finding *out)
@@ -216,14 +221,16 @@ void doctor_ptrace_scope(struct finding *out)
 	char line[32];
 	int scope = -1;
 
-	if (doctor_read_line("/proc/sys/kernel/yama/ptrace_scope", line, sizeof(line)) || sscanf(line, "%d", &scope) != 1) {
+	if (doctor_read_line("/proc/sys/kernel/yama/ptrace_scope", line, sizeof(line)) ||
+	    sscanf(line, "%d", &scope) != 1) {
 		finding_is(out, HEALTH_OK, "no Yama: any process of the same user");
 		return;
 	}
-	finding_is(out, scope > 0 && !has_capability(CAP_SYS_PTRACE) ? HEALTH_LIMITED : HEALTH_OK, "ptrace_scope %d: %s",
-		   scope, scope >= 0 && scope <= 3 ? scopes[scope] : "unknown");
+	finding_is(out, scope > 0 && !has_capability(CAP_SYS_PTRACE) ? HEALTH_LIMITED : HEALTH_OK,
+		   "ptrace_scope %d: %s", scope, scope >= 0 && scope <= 3 ? scopes[scope] : "unknown");
 	if (out->health == HEALTH_LIMITED)
-		finding_means(out, "a process can't read another one's memory: no matter for `zc stat` or any path of now");
+		finding_means(out,
+			      "a process can't read another one's memory: no matter for `zc stat` or any path of now");
 }
 
 void doctor_thp(struct finding *out)

@@ -32,8 +32,8 @@ int doctor_connect(int fds[2])
 
 	fds[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	fds[1] = -1;
-	if (listener >= 0 && fds[0] >= 0 && !bind(listener, (struct sockaddr *)&address, bytes) && !listen(listener, 1) &&
-	    !getsockname(listener, (struct sockaddr *)&address, &bytes) &&
+	if (listener >= 0 && fds[0] >= 0 && !bind(listener, (struct sockaddr *)&address, bytes) &&
+	    !listen(listener, 1) && !getsockname(listener, (struct sockaddr *)&address, &bytes) &&
 	    !connect(fds[0], (struct sockaddr *)&address, bytes))
 		fds[1] = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 	rc = fds[1] < 0 ? -errno : 0;
@@ -61,7 +61,9 @@ static int read_notice(int fd)
 	if (!part)
 		return -EPROTO;
 	error = (const void *)CMSG_DATA(part);
-	return error->ee_origin != SO_EE_ORIGIN_ZEROCOPY ? -EPROTO : error->ee_code & SO_EE_CODE_ZEROCOPY_COPIED ? 1 : 0;
+	return error->ee_origin != SO_EE_ORIGIN_ZEROCOPY   ? -EPROTO :
+	       error->ee_code & SO_EE_CODE_ZEROCOPY_COPIED ? 1 :
+							     0;
 }
 
 /* Returns as read_notice(); *step names what failed. */
@@ -128,8 +130,10 @@ void doctor_optmem_max(struct finding *out)
 	bytes = strtoul(line, NULL, 10);
 	finding_is(out, bytes >= OPTMEM_GOOD ? HEALTH_OK : HEALTH_LIMITED, "%lu bytes", bytes);
 	if (bytes < OPTMEM_GOOD)
-		finding_means(out, "room for about %lu zero-copy sends of a connection at one time: those beyond take copy, "
-			      "with the reason enobufs", bytes / OPTMEM_OF_ONE);
+		finding_means(out,
+			      "room for about %lu zero-copy sends of a connection at one time: those beyond take copy, "
+			      "with the reason enobufs",
+			      bytes / OPTMEM_OF_ONE);
 }
 
 /* Returns whether the running kernel has a module by that name, loaded, built in, or to be loaded. */

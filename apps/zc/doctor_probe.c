@@ -101,7 +101,10 @@ int doctor_probe(void)
 	}
 	rc = found_of_process(getpid(), &found, why, sizeof(why));
 	if (rc || view_make(&found, &view)) {
-		fprintf(stderr, "%s\n", rc == -ENOENT ? "its TCP connections were not counted" : rc ? why : strerror(ENOMEM));
+		fprintf(stderr, "%s\n",
+			rc == -ENOENT ? "its TCP connections were not counted" :
+			rc	      ? why :
+					strerror(ENOMEM));
 		return EXIT_FAILURE;
 	}
 	printf("%llu %llu %llu %s\n", (unsigned long long)view_sends(&view.all),
@@ -191,7 +194,8 @@ static int run_probe(const char *library, struct report *out, char *said, size_t
 		snprintf(said, bytes, "killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
 	if (status)
 		return -EIO;
-	return sscanf(said, "%llu %llu %llu %63s", &out->sends, &out->zerocopy, &out->guards, out->reason) == 4 ? 0 : -EIO;
+	return sscanf(said, "%llu %llu %llu %63s", &out->sends, &out->zerocopy, &out->guards, out->reason) == 4 ? 0 :
+														  -EIO;
 }
 
 /* The library's check comes before the path's: they share one run. */

@@ -15,7 +15,7 @@
 
 #include "apps/zc/doctor.h"
 
-#define RELEASE(major, minor) ((major) * 1000 + (minor))
+#define RELEASE(major, minor) ((major)*1000 + (minor))
 
 void doctor_kernel(struct finding *out)
 {
@@ -25,8 +25,8 @@ void doctor_kernel(struct finding *out)
 	uname(&system);
 	sscanf(system.release, "%d.%d", &major, &minor);
 	release = RELEASE(major, minor);
-	finding_is(out, release >= RELEASE(5, 13) ? HEALTH_OK : HEALTH_LIMITED, "%s %s, %s", system.sysname, system.release,
-		   system.machine);
+	finding_is(out, release >= RELEASE(5, 13) ? HEALTH_OK : HEALTH_LIMITED, "%s %s, %s", system.sysname,
+		   system.release, system.machine);
 	if (release < RELEASE(4, 14))
 		finding_means(out, "it has no MSG_ZEROCOPY: sends take copy or sg");
 	else if (release < RELEASE(5, 13))
@@ -36,7 +36,11 @@ void doctor_kernel(struct finding *out)
 static int open_counter(uint32_t type, uint64_t which)
 {
 	struct perf_event_attr counter = {
-		.type = type, .size = sizeof(counter), .config = which, .exclude_kernel = 1, .exclude_hv = 1,
+		.type = type,
+		.size = sizeof(counter),
+		.config = which,
+		.exclude_kernel = 1,
+		.exclude_hv = 1,
 	};
 
 	return (int)syscall(SYS_perf_event_open, &counter, 0, -1, -1, PERF_FLAG_FD_CLOEXEC);

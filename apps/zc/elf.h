@@ -8,12 +8,12 @@
 #include <stdint.h>
 
 struct elf_facts {
-	uint8_t bits;			/* 32 or 64 */
+	uint8_t bits; /* 32 or 64 */
 	bool big_endian;
-	uint16_t machine;		/* EM_* */
-	bool may_be_loader;		/* a dynamic loader, or position-independent and static */
-	bool is_go;			/* built by the Go toolchain */
-	char loader[PATH_MAX];		/* the dynamic loader it names; empty: static */
+	uint16_t machine;      /* EM_* */
+	bool may_be_loader;    /* a dynamic loader, or position-independent and static */
+	bool is_go;	       /* built by the Go toolchain */
+	char loader[PATH_MAX]; /* the dynamic loader it names; empty: static */
 };
 
 /* Returns 0, -ENOEXEC (no ELF program, or a malformed one) or another -errno. */

@@ -78,8 +78,10 @@ int library_find(char *out, size_t bytes)
 		return find_named(named, out, bytes);
 	rc = own_directory(here, sizeof(here));
 	if (rc) {
-		snprintf(out, bytes, "/proc/self/exe can't be read (%s), so that " NAME " can't be looked for beside zc; "
-			 "set ZC_LIBRARY", strerror(-rc));
+		snprintf(out, bytes,
+			 "/proc/self/exe can't be read (%s), so that " NAME " can't be looked for beside zc; "
+			 "set ZC_LIBRARY",
+			 strerror(-rc));
 		return rc;
 	}
 	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
@@ -96,8 +98,8 @@ int library_find(char *out, size_t bytes)
 		snprintf(looked + used, sizeof(looked) - used, "%s%s (%s)", used ? ", " : "", place,
 			 *why ? why : strerror(-rc));
 	}
-	snprintf(out, bytes, NAME " not found; looked at %s; build or install zc, or set ZC_LIBRARY to the library's path",
-		 looked);
+	snprintf(out, bytes,
+		 NAME " not found; looked at %s; build or install zc, or set ZC_LIBRARY to the library's path", looked);
 	return -ENOENT;
 }
 

@@ -71,7 +71,8 @@ static enum reach judge_command(struct judging *judging, const char *command)
 	if (rc == -ENOENT)
 		return say(judging, REACH_NOT_FOUND, *command ? command : "''", "is in no directory of PATH");
 	if (rc)
-		return say(judging, REACH_NOT_EXECUTABLE, command, "is in PATH, but not as a file that may be executed");
+		return say(judging, REACH_NOT_EXECUTABLE, command,
+			   "is in PATH, but not as a file that may be executed");
 	return judge_file(judging, file);
 }
 
@@ -132,7 +133,8 @@ static enum reach judge_elf(struct judging *judging, const char *file, int fd, c
 	const char *gained;
 
 	if (!elf_is_ours(facts)) {
-		snprintf(what, sizeof(what), "is a program for another machine (%s) than libzc.so", elf_machine_name(facts));
+		snprintf(what, sizeof(what), "is a program for another machine (%s) than libzc.so",
+			 elf_machine_name(facts));
 		return say(judging, REACH_NO, file, what);
 	}
 	if (fstat(fd, &info) < 0)
@@ -140,7 +142,8 @@ static enum reach judge_elf(struct judging *judging, const char *file, int fd, c
 	if (!*facts->loader && facts->may_be_loader && is_same_file(our_loader(), &info))
 		return REACH_YES;
 	if (!*facts->loader)
-		return say(judging, REACH_NO, file, "is statically linked: no dynamic loader runs, so that none loads libzc.so");
+		return say(judging, REACH_NO, file,
+			   "is statically linked: no dynamic loader runs, so that none loads libzc.so");
 	if (access(facts->loader, X_OK)) {
 		snprintf(what, sizeof(what), "needs the dynamic loader %s: %s", facts->loader, strerror(errno));
 		return say(judging, REACH_NOT_FOUND, file, what);
@@ -169,7 +172,8 @@ static enum reach judge_interpreter(struct judging *judging, const char *script,
 	if (verdict == REACH_YES)
 		return verdict;
 	memcpy(why, judging->why, sizeof(why));
-	snprintf(judging->why, REACH_WHY_BYTES, "%s is a script for %s; %.*s", script, interpreter, REACH_WHY_BYTES / 2, why);
+	snprintf(judging->why, REACH_WHY_BYTES, "%s is a script for %s; %.*s", script, interpreter, REACH_WHY_BYTES / 2,
+		 why);
 	return verdict;
 }
 
@@ -205,7 +209,7 @@ static enum reach judge_content(struct judging *judging, const char *file, int f
 		memmove(line, line + 2, (size_t)got - 1);
 		return judge_script(judging, file, line);
 	}
-	if (got < 4 || memcmp(line, "\177ELF", 4))	/* execvp hands it to the shell */
+	if (got < 4 || memcmp(line, "\177ELF", 4)) /* execvp hands it to the shell */
 		return judge_interpreter(judging, file, "/bin/sh", false);
 	if (elf_read(fd, &facts))
 		return say(judging, REACH_NOT_EXECUTABLE, file, "is a malformed ELF file");
@@ -228,7 +232,7 @@ static enum reach judge_file(struct judging *judging, const char *file)
 	if (++judging->depth > SCRIPTS_MAX)
 		return say(judging, REACH_NOT_EXECUTABLE, file, "is at the end of too many #! lines");
 	fd = open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	if (fd < 0)	/* may be executed though it may not be read: sudo-like programs; nothing can be said */
+	if (fd < 0) /* may be executed though it may not be read: sudo-like programs; nothing can be said */
 		return REACH_YES;
 	verdict = judge_content(judging, file, fd);
 	close(fd);

@@ -10,9 +10,9 @@
 
 enum reach {
 	REACH_YES,
-	REACH_NO,		/* it can run, but without libzc.so */
-	REACH_NOT_FOUND,	/* exit status 127, as in a shell */
-	REACH_NOT_EXECUTABLE,	/* exit status 126 */
+	REACH_NO,	      /* it can run, but without libzc.so */
+	REACH_NOT_FOUND,      /* exit status 127, as in a shell */
+	REACH_NOT_EXECUTABLE, /* exit status 126 */
 };
 
 #define REACH_WHY_BYTES (4 * PATH_MAX)

@@ -97,8 +97,10 @@ static int judge(const char *command, bool anyway)
 		return 0;
 	case REACH_NO:
 		if (!anyway)
-			return command_failed("run", "out of reach: %s. Run it without zc, or with --anyway "
-					      "(over plain TCP).", why);
+			return command_failed("run",
+					      "out of reach: %s. Run it without zc, or with --anyway "
+					      "(over plain TCP).",
+					      why);
 		command_failed("run", "warning: runs over plain TCP: %s", why);
 		return 0;
 	default:

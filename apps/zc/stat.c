@@ -27,7 +27,7 @@ struct asked {
 	pid_t pid;
 	const char *file;
 	bool json;
-	double watch_s;	/* 0: once */
+	double watch_s; /* 0: once */
 };
 
 /* One look at everything that was asked for. */
@@ -62,7 +62,8 @@ static int parse_target(const char *word, struct asked *out)
 	errno = 0;
 	pid = strtol(word, &end, 10);
 	if (errno || pid < 1 || pid > PID_MOST)
-		return command_usage("stat", "PID %s: allowed is 1 to %d; a file of that name is ./%s", word, PID_MOST, word);
+		return command_usage("stat", "PID %s: allowed is 1 to %d; a file of that name is ./%s", word, PID_MOST,
+				     word);
 	out->pid = (pid_t)pid;
 	return 0;
 }
@@ -142,9 +143,10 @@ static int look_at_all(struct look *out)
 	}
 	found_list_free(&list);
 	if (!rc && !out->count) {
-		snprintf(out->why, sizeof(out->why), "no process with TCP connections under zc was found (%zu of other "
-			 "versions, %zu that may not be looked into%s); start one with `zc run`", out->unreadable,
-			 out->refused, out->refused ? ": be their user or try sudo" : "");
+		snprintf(out->why, sizeof(out->why),
+			 "no process with TCP connections under zc was found (%zu of other "
+			 "versions, %zu that may not be looked into%s); start one with `zc run`",
+			 out->unreadable, out->refused, out->refused ? ": be their user or try sudo" : "");
 		rc = -ESRCH;
 	}
 	return rc;

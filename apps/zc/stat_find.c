@@ -131,7 +131,8 @@ static const char *segment_trouble(int rc)
 	case -EPROTO:
 		return "is no zc statistics, or was cut short";
 	case -EPROTONOSUPPORT:
-		return "is statistics of another version than this zc (" ZC_VERSION "): read it with the zc of its program";
+		return "is statistics of another version than this zc (" ZC_VERSION
+		       "): read it with the zc of its program";
 	default:
 		return strerror(-rc);
 	}
@@ -149,12 +150,13 @@ int found_of_process(pid_t pid, struct found *out, char *why, size_t bytes)
 		break;
 	case -EACCES:
 	case -EPERM:
-		snprintf(why, bytes, "process %d may not be looked into: be its user, or have CAP_SYS_PTRACE (try sudo)",
-			 (int)pid);
+		snprintf(why, bytes,
+			 "process %d may not be looked into: be its user, or have CAP_SYS_PTRACE (try sudo)", (int)pid);
 		break;
 	case -ENOENT:
 		if (found_has_library(pid))
-			snprintf(why, bytes, "process %d runs under zc, and has made no TCP connection so far", (int)pid);
+			snprintf(why, bytes, "process %d runs under zc, and has made no TCP connection so far",
+				 (int)pid);
 		else
 			snprintf(why, bytes, "process %d does not run under zc: start it with `zc run`", (int)pid);
 		break;
@@ -169,7 +171,8 @@ int found_of_file(const char *file, struct found *out, char *why, size_t bytes)
 	int rc = read_segment(AT_FDCWD, file, out);
 
 	if (rc) {
-		snprintf(why, bytes, "%s%s %s", file, rc == -EPROTO || rc == -EPROTONOSUPPORT ? "" : ":", segment_trouble(rc));
+		snprintf(why, bytes, "%s%s %s", file, rc == -EPROTO || rc == -EPROTONOSUPPORT ? "" : ":",
+			 segment_trouble(rc));
 		return rc;
 	}
 	out->pid = out->segment->pid;

@@ -19,7 +19,7 @@ struct found {
 	enum found_running running;
 	dev_t device;
 	ino_t inode;
-	const struct stats_segment *segment;	/* ownership: stats_unmap() */
+	const struct stats_segment *segment; /* ownership: stats_unmap() */
 };
 
 /* Finds the segment of a process. Returns 0 or -errno; then `why` says in a sentence what is wrong and what helps. */
@@ -34,8 +34,8 @@ bool found_has_library(pid_t pid);
 struct found_list {
 	struct found *row;
 	size_t count;
-	size_t refused;		/* processes that could not be looked into */
-	size_t unreadable;	/* segments of another version, or torn */
+	size_t refused;	   /* processes that could not be looked into */
+	size_t unreadable; /* segments of another version, or torn */
 };
 
 /* Finds the segments of all running processes, each once. Returns 0 or -errno. Ownership: found_list_free(). */

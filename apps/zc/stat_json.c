@@ -27,10 +27,10 @@ static json_t *latency_json(const struct view_path *path)
 
 	for (int i = 0; i < STATS_LATENCY_BUCKETS; i++)
 		if (path->latency[i])
-			json_array_append_new(buckets, json_pack("{s:I, s:I, s:o}", "from_ns",
-								 (json_int_t)(i ? 1ull << i : 0), "below_ns",
-								 (json_int_t)(2ull << i), "sends",
-								 number(path->latency[i])));
+			json_array_append_new(buckets,
+					      json_pack("{s:I, s:I, s:o}", "from_ns", (json_int_t)(i ? 1ull << i : 0),
+							"below_ns", (json_int_t)(2ull << i), "sends",
+							number(path->latency[i])));
 	json_object_set_new(object, "timed_sends", number(samples));
 	json_object_set_new(object, "p50", samples ? json_real(view_percentile(path, 50.0)) : json_null());
 	json_object_set_new(object, "p90", samples ? json_real(view_percentile(path, 90.0)) : json_null());
@@ -106,7 +106,8 @@ json_t *view_json(const struct view *view, int rates)
 	json_object_set_new(object, "program", json_string(view->program));
 	json_object_set_new(object, "version", json_string(view->version));
 	json_object_set_new(object, "running",
-			    view->running == FOUND_UNKNOWN ? json_null() : json_boolean(view->running == FOUND_RUNNING));
+			    view->running == FOUND_UNKNOWN ? json_null() :
+							     json_boolean(view->running == FOUND_RUNNING));
 	json_object_set_new(object, "counted_s", seconds_json(view, view->started_ns));
 	json_object_set_new(object, "process", counters(stat_process_rows, view->process, STAT_PROCESS_COUNT));
 	json_object_set_new(object, "all", sum_json(&view->all, rates));

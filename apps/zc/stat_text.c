@@ -42,8 +42,8 @@ static void print_path(FILE *out, const struct view_path *path, const char *name
 		bytes_text((double)path->counter[STAT_PATH_BYTES], text, sizeof(text)),
 		(unsigned long long)path->counter[STAT_PATH_SYSCALLS]);
 	for (size_t i = 0; i < sizeof(percents) / sizeof(percents[0]); i++)
-		fprintf(out, " %9s", view_samples(path) ?
-			time_text(view_percentile(path, percents[i]), text, sizeof(text)) : "-");
+		fprintf(out, " %9s",
+			view_samples(path) ? time_text(view_percentile(path, percents[i]), text, sizeof(text)) : "-");
 	if (rates) {
 		fprintf(out, " %8s/s", bytes_text(path->bytes_rate, text, sizeof(text)));
 		fprintf(out, " %9.0f/s", path->calls_rate);

@@ -117,8 +117,7 @@ static void conn_rates(struct view_conn *conn, const struct view_conn *before, d
 		conn->path[p].bytes_rate = rate(now[STAT_PATH_BYTES], then[STAT_PATH_BYTES], seconds);
 		conn->path[p].calls_rate = rate(now[STAT_PATH_CALLS], then[STAT_PATH_CALLS], seconds);
 	}
-	conn->receive_rate =
-		rate(conn->counter[STAT_CONN_RECV_BYTES], before->counter[STAT_CONN_RECV_BYTES], seconds);
+	conn->receive_rate = rate(conn->counter[STAT_CONN_RECV_BYTES], before->counter[STAT_CONN_RECV_BYTES], seconds);
 }
 
 void view_rates(struct view *view, const struct view *before)

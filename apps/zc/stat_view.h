@@ -17,7 +17,7 @@
 struct view_path {
 	uint64_t counter[STAT_PATH_COUNT];
 	uint64_t latency[STATS_LATENCY_BUCKETS];
-	double bytes_rate;	/* a second, since the view before; 0 without one */
+	double bytes_rate; /* a second, since the view before; 0 without one */
 	double calls_rate;
 };
 
@@ -43,8 +43,8 @@ struct view {
 	char program[64];
 	char version[16];
 	uint64_t process[STAT_PROCESS_COUNT];
-	struct view_conn all;		/* the sum of those below */
-	struct view_conn closed;	/* the sum of connections that are no more */
+	struct view_conn all;	 /* the sum of those below */
+	struct view_conn closed; /* the sum of connections that are no more */
 	struct view_conn *open;
 	size_t open_count;
 };

@@ -164,7 +164,8 @@ static void print_calls(void)
 
 static void print_libzc(void)
 {
-	heading("LIBZC", "7", "libzc - moves the bytes of an unmodified TCP program over the cheapest path that is correct");
+	heading("LIBZC", "7",
+		"libzc - moves the bytes of an unmodified TCP program over the cheapest path that is correct");
 	puts(".SH SYNOPSIS\n.B LD_PRELOAD=libzc.so\n.I PROGRAM\n.SH PATHS");
 	for (int i = 0; i < PATH_COUNT; i++)
 		item(path_name((enum zc_path)i), path_help((enum zc_path)i));

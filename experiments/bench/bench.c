@@ -24,8 +24,8 @@ uint64_t bench_number(const char *what, const char *text, uint64_t min, uint64_t
 	errno = 0;
 	number = strtoull(text, &end, 10);
 	if (errno || end == text || *end || *text == '-' || number < min || number > max) {
-		fprintf(stderr, "%s: %s '%s' is not a number from %llu to %llu\n", program_invocation_short_name, what, text,
-			(unsigned long long)min, (unsigned long long)max);
+		fprintf(stderr, "%s: %s '%s' is not a number from %llu to %llu\n", program_invocation_short_name, what,
+			text, (unsigned long long)min, (unsigned long long)max);
 		exit(2);
 	}
 	return number;
@@ -52,7 +52,8 @@ int bench_listen(uint16_t *port)
 
 int bench_connect(uint16_t port)
 {
-	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+	struct sockaddr_in address = { .sin_family = AF_INET,
+				       .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
 				       .sin_port = htons(port) };
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 

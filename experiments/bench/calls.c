@@ -76,10 +76,10 @@ static const struct kind {
 	void (*open)(struct ends *ends);
 	void (*call)(const struct ends *ends);
 } kinds[] = {
-	{ "read-zero", open_zero, call_read },			/* a descriptor that is not ours */
+	{ "read-zero", open_zero, call_read }, /* a descriptor that is not ours */
 	{ "write-null", open_null, call_write },
 	{ "tcp-receive-nothing", open_tcp, call_receive_nothing },
-	{ "tcp-send-receive", open_tcp, call_there },		/* two calls: 64 bytes there, and taken up */
+	{ "tcp-send-receive", open_tcp, call_there }, /* two calls: 64 bytes there, and taken up */
 };
 #define KINDS (sizeof(kinds) / sizeof(kinds[0]))
 

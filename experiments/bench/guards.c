@@ -29,8 +29,8 @@
 #define SEND_BUFFER (16 << 20)
 
 enum step { PROTECT, RELEASE, SEND_COPY, SEND_ZEROCOPY, NOTICE, FAULT_DONE, FAULT_COPY, STEPS };
-static const char *const step_names[STEPS] = { "protect", "release", "send_copy", "send_zerocopy", "notice", "fault_done",
-					       "fault_copy" };
+static const char *const step_names[STEPS] = { "protect", "release",	"send_copy", "send_zerocopy",
+					       "notice",  "fault_done", "fault_copy" };
 
 struct bench {
 	char *buffer;
@@ -38,7 +38,7 @@ struct bench {
 	uint64_t rounds;
 	int fd;
 	double *ns[STEPS];
-	struct guard_record *record;	/* of the write that faults; released by poll_done() */
+	struct guard_record *record; /* of the write that faults; released by poll_done() */
 };
 
 static atomic_bool ended;
@@ -202,10 +202,11 @@ int main(int argc, char **argv)
 	for (uint64_t i = 0; i + 1 < threads; i++)
 		pthread_join(others[i], NULL);
 	bench_receiver_end(bench.fd, receiver);
-	printf("{\"guard\": \"%s\", \"available\": true, \"bytes\": %llu, \"threads\": %llu, \"rounds\": %llu, \"ns\": {", argv[1],
-	       (unsigned long long)bench.bytes, (unsigned long long)threads, (unsigned long long)bench.rounds);
+	printf("{\"guard\": \"%s\", \"available\": true, \"bytes\": %llu, \"threads\": %llu, \"rounds\": %llu, \"ns\": {",
+	       argv[1], (unsigned long long)bench.bytes, (unsigned long long)threads, (unsigned long long)bench.rounds);
 	for (int step = 0; step < STEPS; step++)
-		printf("%s\"%s\": %.0f", step ? ", " : "", step_names[step], bench_median(bench.ns[step], bench.rounds));
+		printf("%s\"%s\": %.0f", step ? ", " : "", step_names[step],
+		       bench_median(bench.ns[step], bench.rounds));
 	printf("}}\n");
 	return 0;
 }

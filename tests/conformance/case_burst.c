@@ -38,13 +38,13 @@
 /* What the calls after a burst need, made before it. */
 struct props {
 	int fd;
-	int pipe[2];	/* with bytes in it */
+	int pipe[2]; /* with bytes in it */
 	int pair[2];
 	int file;
 	int listening;
-	int set;	/* epoll, holds fd */
+	int set; /* epoll, holds fd */
 	sem_t semaphore;
-	FILE *stream;	/* reads the pipe */
+	FILE *stream; /* reads the pipe */
 };
 
 static void after_recv(struct props *props)
@@ -383,7 +383,12 @@ static void after_dprintf(struct props *props)
 	EXPECT(dprintf(props->pair[0], "x") == 1);
 }
 
-#define AFTER(name) { #name, after_##name }
+/* clang-format off: it takes this for a function */
+#define AFTER(name)                                                                                                    \
+	{                                                                                                              \
+#name, after_##name                                                                                    \
+	}
+/* clang-format on */
 static const struct {
 	const char *name;
 	void (*call)(struct props *props);

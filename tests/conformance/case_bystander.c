@@ -33,7 +33,9 @@ static void unix_sockets(struct end *end, int type)
 {
 	char data[64] = { 0 }, control[CMSG_SPACE(sizeof(struct ucred))];
 	struct iovec iov = { data, 3 };
-	struct msghdr message = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control,
+	struct msghdr message = { .msg_iov = &iov,
+				  .msg_iovlen = 1,
+				  .msg_control = control,
 				  .msg_controllen = sizeof(control) };
 	int pair[2];
 

@@ -117,7 +117,9 @@ static void pass(int over, int fd)
 {
 	char control[CMSG_SPACE(sizeof(fd))] = { 0 };
 	struct iovec iov = { (void *)"fd", 2 };
-	struct msghdr message = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control,
+	struct msghdr message = { .msg_iov = &iov,
+				  .msg_iovlen = 1,
+				  .msg_control = control,
 				  .msg_controllen = sizeof(control) };
 	struct cmsghdr *header = CMSG_FIRSTHDR(&message);
 
@@ -132,7 +134,9 @@ static int take_passed(int over)
 {
 	char control[CMSG_SPACE(sizeof(int))], data[2];
 	struct iovec iov = { data, 2 };
-	struct msghdr message = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control,
+	struct msghdr message = { .msg_iov = &iov,
+				  .msg_iovlen = 1,
+				  .msg_control = control,
 				  .msg_controllen = sizeof(control) };
 	int fd = -1;
 
@@ -346,8 +350,8 @@ static void await_blocked(struct waiting *waiting)
 		}
 		text[got > 0 ? got : 0] = 0;
 		if (sscanf(text, "%ld", &number) == 1 &&
-		    (number == SYS_recvfrom || number == SYS_recvmsg || number == SYS_read ||
-		     number == SYS_poll || number == SYS_ppoll))
+		    (number == SYS_recvfrom || number == SYS_recvmsg || number == SYS_read || number == SYS_poll ||
+		     number == SYS_ppoll))
 			return;
 		sched_yield();
 	}

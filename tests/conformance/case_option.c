@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <linux/errqueue.h>
 #include <linux/sockios.h>
 #include <netinet/tcp.h>
 #include <signal.h>
@@ -248,7 +249,7 @@ static void note_notices(int fd, uint32_t last)
 	while (next <= last) {
 		char control[128];
 		struct msghdr message = { .msg_control = control, .msg_controllen = sizeof(control) };
-		struct { uint32_t error; uint8_t origin, type, code, pad; uint32_t from, to; } *notice;
+		struct sock_extended_err *notice;
 		struct cmsghdr *header;
 		ssize_t rc = recvmsg(fd, &message, MSG_ERRQUEUE);
 
@@ -263,10 +264,10 @@ static void note_notices(int fd, uint32_t last)
 			return;
 		}
 		notice = (void *)CMSG_DATA(header);
-		if (notice->origin != 5 || notice->error || notice->from != next)
-			note_wrong("notice of origin %u, error %u, %u to %u instead of from %u", notice->origin,
-				   notice->error, notice->from, notice->to, next);
-		next = notice->to + 1;
+		if (notice->ee_origin != SO_EE_ORIGIN_ZEROCOPY || notice->ee_errno || notice->ee_info != next)
+			note_wrong("notice of origin %u, error %u, %u to %u instead of from %u", notice->ee_origin,
+				   notice->ee_errno, notice->ee_info, notice->ee_data, next);
+		next = notice->ee_data + 1;
 	}
 	note("notices to %u", next - 1);
 }

@@ -22,7 +22,7 @@ struct transfer {
 	int fd;
 	enum transfer_mode mode;
 	const struct sender *sender;
-	unsigned int turn;	/* for the way of waiting */
+	unsigned int turn; /* for the way of waiting */
 	uint64_t sent, received;
 };
 

@@ -99,9 +99,9 @@ static void parse(struct options *options, int argc, char **argv)
 	static const struct option known[] = {
 		{ "library", required_argument, NULL, 'l' }, { "mode", required_argument, NULL, 'm' },
 		{ "only", required_argument, NULL, 'o' },    { "skip", required_argument, NULL, 'k' },
-		{ "shard", required_argument, NULL, 's' },
-		{ "repeat", required_argument, NULL, 'r' },  { "uses", required_argument, NULL, 'u' },
-		{ "must-differ", no_argument, NULL, 'd' },   { "verbose", no_argument, NULL, 'v' },	     { "list", no_argument, NULL, 'L' },
+		{ "shard", required_argument, NULL, 's' },   { "repeat", required_argument, NULL, 'r' },
+		{ "uses", required_argument, NULL, 'u' },    { "must-differ", no_argument, NULL, 'd' },
+		{ "verbose", no_argument, NULL, 'v' },	     { "list", no_argument, NULL, 'L' },
 		{ "help", no_argument, NULL, 'h' },	     { NULL, 0, NULL, 0 },
 	};
 	const char *mode = "all";

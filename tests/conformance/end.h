@@ -24,9 +24,9 @@
 
 struct end {
 	bool server;
-	int control;	/* SOCK_SEQPACKET to the other end */
-	int fd;		/* the connection, -1 before meet() */
-	const char *name;	/* of the case, for exec */
+	int control;	  /* SOCK_SEQPACKET to the other end */
+	int fd;		  /* the connection, -1 before meet() */
+	const char *name; /* of the case, for exec */
 };
 
 typedef void case_function(struct end *end, long argument);

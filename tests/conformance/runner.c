@@ -32,7 +32,7 @@ struct started {
 	int pidfd;
 	int memory;
 	struct transcript *transcript;
-	char how[32];	/* it ended */
+	char how[32]; /* it ended */
 };
 
 struct run {
@@ -72,8 +72,7 @@ static void start(struct started *end, const struct corpus_case *one, int which,
 	end->memory = memfd_create("transcript", MFD_CLOEXEC);
 	if (end->memory < 0 || ftruncate(end->memory, sizeof(struct transcript)) < 0)
 		goto fail;
-	end->transcript =
-		mmap(NULL, sizeof(struct transcript), PROT_READ | PROT_WRITE, MAP_SHARED, end->memory, 0);
+	end->transcript = mmap(NULL, sizeof(struct transcript), PROT_READ | PROT_WRITE, MAP_SHARED, end->memory, 0);
 	if (end->transcript == MAP_FAILED)
 		goto fail;
 	end->pid = fork();

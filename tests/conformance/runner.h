@@ -12,7 +12,7 @@ extern const char *const mode_names[MODE_COUNT];
 
 struct runner {
 	const char *library;	/* preloaded; NULL: native runs only */
-	bool modes[MODE_COUNT];	/* which are compared with the native one */
+	bool modes[MODE_COUNT]; /* which are compared with the native one */
 	bool verbose;		/* print the transcripts of everything */
 	const char *uses;	/* path that has to have carried bytes somewhere; NULL: any */
 	unsigned long long used_bytes;

@@ -69,7 +69,8 @@ static const struct way *find_way(const char *name)
 
 static int connect_to(int port)
 {
-	struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port),
+	struct sockaddr_in address = { .sin_family = AF_INET,
+				       .sin_port = htons((uint16_t)port),
 				       .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	int room = SEND_BUFFER;
@@ -158,8 +159,8 @@ static int64_t receive(int fd, int64_t expected)
 	while ((got = read(fd, bytes + at, sizeof(bytes) - (size_t)at)) > 0)
 		at += got;
 	if (got < 0 || at != expected) {
-		fprintf(stderr, "mutate: %lld bytes were sent, %lld arrived, then %s\n", (long long)expected, (long long)at,
-			got < 0 ? strerror(errno) : "end of file");
+		fprintf(stderr, "mutate: %lld bytes were sent, %lld arrived, then %s\n", (long long)expected,
+			(long long)at, got < 0 ? strerror(errno) : "end of file");
 		return -1;
 	}
 	for (int64_t i = 0; i < at; i++)

@@ -14,11 +14,11 @@
 
 /* What is being changed. */
 struct target {
-	unsigned char *buffer;	/* of SEED_SENT when it is sent */
+	unsigned char *buffer; /* of SEED_SENT when it is sent */
 	size_t bytes;
 	int socket;
-	int memory;		/* a descriptor that a way may use */
-	unsigned char *alias;	/* the same memory at another address, where a way has that */
+	int memory;	      /* a descriptor that a way may use */
+	unsigned char *alias; /* the same memory at another address, where a way has that */
 };
 
 struct way {

@@ -297,15 +297,15 @@ static void by_process_vm_readv(struct target *target)
 static void unmap_and_map(struct target *target)
 {
 	must(!munmap(target->buffer, target->bytes));
-	must(mmap(target->buffer, target->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
-	     target->buffer);
+	must(mmap(target->buffer, target->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+		  0) == target->buffer);
 	fill_after(target);
 }
 
 static void map_over(struct target *target)
 {
-	must(mmap(target->buffer, target->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
-	     target->buffer);
+	must(mmap(target->buffer, target->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+		  0) == target->buffer);
 	fill_after(target);
 }
 
@@ -470,8 +470,8 @@ static void fork_parent_writes(struct target *target)
 /* A sandbox that kills for every call that a fault on a guarded page could take. */
 static void sandboxed(struct target *target)
 {
-	static const int forbidden[] = { SYS_process_vm_readv, SYS_mremap, SYS_madvise, SYS_mprotect, SYS_ioctl, SYS_pread64,
-					 SYS_futex };
+	static const int forbidden[] = { SYS_process_vm_readv, SYS_mremap, SYS_madvise, SYS_mprotect, SYS_ioctl,
+					 SYS_pread64,	       SYS_futex };
 	enum { COUNT = sizeof(forbidden) / sizeof(forbidden[0]) };
 	struct sock_filter code[COUNT + 3];
 	struct sock_fprog program = { COUNT + 3, code };

@@ -89,16 +89,19 @@ static void wrong_words_are_named(void **state)
 	assert_refused("use fast client * *:*", "PATH");
 	assert_refused("use a-path-that-is-much-too-long-for-any client * *:*", "PATH");
 	assert_refused("use sg both * *:*", "server");
-	assert_refused("use sg client xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx *:*", "PROGRAM");
+	assert_refused("use sg client xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx *:*",
+		       "PROGRAM");
 }
 
 static void wrong_addresses_are_refused(void **state)
 {
+	/* clang-format off */
 	static const char *const bad[] = {
 		"1.2.3:1", "1.2.3.4.5:1", "1.2.3.256:1", "1.2.3.:1", "a.b.c.d:1", "1.2.3.4", "::1:1", "[::1:1", "[]:1",
 		"[1]:1", "[:1]:1", "[1::2::3]:1", "[12345::]:1", "[1:2:3:4:5:6:7]:1", "[1:2:3:4:5:6:7:8:9]:1", "[::g]:1",
 		"[1:2:3:4:5:6:7:8::]:1", "[::1.2.3]:1", "[1:]:1", ":1", "host:1", "[:::1]:1",
 	};
+	/* clang-format on */
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		char line[128];
@@ -112,10 +115,12 @@ static void wrong_addresses_are_refused(void **state)
 /* Agrees with the C library about what an address is. */
 static void addresses_are_read_as_inet_pton_does(void **state)
 {
+	/* clang-format off */
 	static const char *const good[] = {
 		"::", "::1", "1::", "2001:db8::ff00:42:8329", "1:2:3:4:5:6:7:8", "::ffff:10.0.0.1", "1:2:3:4:5:6:1.2.3.4",
 		"fe80::", "::2:3:4:5:6:7:8", "1:2:3:4:5:6:7::", "ABCD:ef01::", "0:0:0:0:0:0:0:0", "64:ff9b::192.0.2.33",
 	};
+	/* clang-format on */
 
 	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
 		struct in6_addr wanted;
@@ -203,10 +208,12 @@ static void programs_match_by_pattern(void **state)
 		const char *pattern, *name;
 		bool fits;
 	} cases[] = {
-		{ "*", "", true },	   { "*", "any", true },	{ "a", "a", true },	      { "a", "b", false },
-		{ "a", "ab", false },	   { "a*", "a", true },		{ "*b*", "abc", true },	      { "*b*", "ac", false },
-		{ "?", "a", true },	   { "?", "", false },		{ "??*", "a", false },	      { "*a*b", "aabab", true },
-		{ "*a*b", "aaba", false }, { "nginx*", "nginx: w", true }, { "a*b*c", "a-b-b-c", true }, { "**", "x", true },
+		{ "*", "", true },	   { "*", "any", true },	   { "a", "a", true },
+		{ "a", "b", false },	   { "a", "ab", false },	   { "a*", "a", true },
+		{ "*b*", "abc", true },	   { "*b*", "ac", false },	   { "?", "a", true },
+		{ "?", "", false },	   { "??*", "a", false },	   { "*a*b", "aabab", true },
+		{ "*a*b", "aaba", false }, { "nginx*", "nginx: w", true }, { "a*b*c", "a-b-b-c", true },
+		{ "**", "x", true },
 	};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

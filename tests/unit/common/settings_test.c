@@ -76,12 +76,10 @@ static void every_path_can_be_set(void **state)
 static void refused_value_leaves_the_default_and_is_told(void **state)
 {
 	static const char *const bad[][2] = {
-		{ "ZC_PATH", "fast" },		{ "ZC_PATH", "" },
-		{ "ZC_PATH", "copy|sg" },	{ "ZC_PATH", "COPY" },
-		{ "ZC_SG_HOLD_US", "0" },	{ "ZC_SG_HOLD_US", "10001" },
-		{ "ZC_SG_HOLD_US", "" },	{ "ZC_SG_HOLD_US", "-1" },
-		{ "ZC_SG_HOLD_US", " 5" },	{ "ZC_SG_HOLD_US", "5us" },
-		{ "ZC_SG_HOLD_US", "0x10" },	{ "ZC_SG_HOLD_US", "18446744073709551617" },
+		{ "ZC_PATH", "fast" },	    { "ZC_PATH", "" },		 { "ZC_PATH", "copy|sg" },
+		{ "ZC_PATH", "COPY" },	    { "ZC_SG_HOLD_US", "0" },	 { "ZC_SG_HOLD_US", "10001" },
+		{ "ZC_SG_HOLD_US", "" },    { "ZC_SG_HOLD_US", "-1" },	 { "ZC_SG_HOLD_US", " 5" },
+		{ "ZC_SG_HOLD_US", "5us" }, { "ZC_SG_HOLD_US", "0x10" }, { "ZC_SG_HOLD_US", "18446744073709551617" },
 	};
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
@@ -153,7 +151,8 @@ static void choices_of_each_row_are_those_that_are_kept(void **state)
 
 			assert_int_equal(settings_check(setting_rows[i].env, word, message, sizeof(message)), wanted);
 		}
-		assert_int_equal(settings_check(setting_rows[i].env, "none of them", message, sizeof(message)), -EINVAL);
+		assert_int_equal(settings_check(setting_rows[i].env, "none of them", message, sizeof(message)),
+				 -EINVAL);
 		assert_non_null(strstr(message, setting_rows[i].allowed));
 	}
 }
@@ -209,7 +208,7 @@ static void path_numbers_and_names_belong_together(void **state)
 	}
 	assert_int_equal(path_find(""), -EINVAL);
 	assert_string_equal(path_name((enum zc_path)PATH_COUNT), "?");
-	assert_string_equal(path_name((enum zc_path)-1), "?");
+	assert_string_equal(path_name((enum zc_path) - 1), "?");
 	assert_string_equal(path_help((enum zc_path)99), "");
 	assert_true(path_sends(PATH_COPY) && path_sends(PATH_SG) && path_sends(PATH_ZEROCOPY));
 	assert_false(path_sends(PATH_AUTO) || path_sends(PATH_TCP) || path_sends((enum zc_path)99));

@@ -53,7 +53,7 @@ static void in_a_process(void (*test)(void))
 #define CHECK(what)                                                                                                    \
 	do {                                                                                                           \
 		if (!(what)) {                                                                                         \
-			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #what);                                      \
+			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #what);                                     \
 			_exit(1);                                                                                      \
 		}                                                                                                      \
 	} while (0)
@@ -93,7 +93,8 @@ static void counting_goes_on_over_publishing(void **state)
 static void close_a_slot(void)
 {
 	struct stats_slot *sum = &stats->slot[0];
-	uint32_t first = stats_slot_open(ROLE_SERVER, PATH_AUTO, 5), second = stats_slot_open(ROLE_SERVER, PATH_AUTO, 6);
+	uint32_t first = stats_slot_open(ROLE_SERVER, PATH_AUTO, 5),
+		 second = stats_slot_open(ROLE_SERVER, PATH_AUTO, 6);
 
 	stats_sent(first, PATH_COPY, 10, 1);
 	stats_latency(first, PATH_COPY, 1000);
@@ -366,8 +367,10 @@ static void sizes_are_exact(void **state)
 	const struct stats_segment *seen = NULL;
 	char name[128];
 	int fd = left_file(name, sizeof(name));
-	const size_t sizes[] = { whole + 1, whole - 1, offsetof(struct stats_segment, slot),
-				 offsetof(struct stats_segment, slot) - 1, 1, 0 };
+	const size_t sizes[] = {
+		whole + 1, whole - 1, offsetof(struct stats_segment, slot), offsetof(struct stats_segment, slot) - 1,
+		1,	   0
+	};
 
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		assert_int_equal(ftruncate(fd, (off_t)sizes[i]), 0);

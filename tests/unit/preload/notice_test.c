@@ -145,7 +145,9 @@ struct queued {
 
 static struct sock_extended_err *queue(struct queued *queued, int level, int type, uint8_t origin)
 {
-	struct sock_extended_err error = { .ee_origin = origin, .ee_info = 3, .ee_data = 5,
+	struct sock_extended_err error = { .ee_origin = origin,
+					   .ee_info = 3,
+					   .ee_data = 5,
 					   .ee_code = SO_EE_CODE_ZEROCOPY_COPIED };
 	struct cmsghdr *at;
 

@@ -185,16 +185,11 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, connect_ends, close_ends)
 	const struct CMUnitTest tests[] = {
-		TEST(first_send_of_a_turn_leaves_at_once),
-		TEST(request_and_reply_are_never_held),
-		TEST(close_neighbours_are_held_and_leave_in_order),
-		TEST(a_burst_is_expected_after_a_burst),
-		TEST(a_larger_send_takes_along_what_is_held),
-		TEST(time_up_hands_over_without_any_call),
-		TEST(full_send_buffer_is_not_held_in_front_of),
-		TEST(holding_that_never_pays_is_switched_off),
-		TEST(error_of_held_bytes_is_told_by_the_next_call),
-		TEST(close_hands_over),
+		TEST(first_send_of_a_turn_leaves_at_once),	    TEST(request_and_reply_are_never_held),
+		TEST(close_neighbours_are_held_and_leave_in_order), TEST(a_burst_is_expected_after_a_burst),
+		TEST(a_larger_send_takes_along_what_is_held),	    TEST(time_up_hands_over_without_any_call),
+		TEST(full_send_buffer_is_not_held_in_front_of),	    TEST(holding_that_never_pays_is_switched_off),
+		TEST(error_of_held_bytes_is_told_by_the_next_call), TEST(close_hands_over),
 	};
 
 	settings.path = PATH_SG;

@@ -82,7 +82,7 @@ struct schedule {
 	uint8_t tcp[512];
 	size_t tcp_used;
 	uint64_t sent, got;
-	bool asleep;		/* the consumer sleeps until the stream has something */
+	bool asleep; /* the consumer sleeps until the stream has something */
 	unsigned int moves, rings;
 };
 
@@ -351,7 +351,8 @@ static void threads_deliver_every_byte(void **state)
 		wait_for(ends[1], POLLIN);
 		bells = lane_bells_due(&lane);
 		if (!bells && (rc == LANE_EMPTY || !lane_raw_begins(&lane))) {
-			ended = recv(ends[1], data, 1, MSG_PEEK | MSG_DONTWAIT) == 0; /* the end, or bytes behind a SWITCH */
+			ended = recv(ends[1], data, 1, MSG_PEEK | MSG_DONTWAIT) ==
+				0; /* the end, or bytes behind a SWITCH */
 			continue;
 		}
 		raw = recv(ends[1], data, bells && bells < sizeof(data) ? bells : sizeof(data), MSG_DONTWAIT);
