@@ -11,6 +11,7 @@
 #include <sys/ioctl.h>
 
 #include "common/sys.h"
+#include "preload/engine.h"
 #include "preload/guest.h"
 #include "preload/real.h"
 #include "preload/send.h"
@@ -192,6 +193,8 @@ ZC_EXPORT int ioctl(int fd, unsigned long request, ...)
 	sg_before_wait();
 	if (conn && request == FIOASYNC)
 		conn_detach(conn, REASON_APP_ERRQUEUE);
+	if (conn && request == FIONREAD && engine_unread(conn, fd, argument))
+		return 0;
 	return real.ioctl(fd, request, argument);
 }
 
@@ -200,7 +203,9 @@ ZC_EXPORT FILE *fdopen(int fd, const char *mode)
 	struct conn *conn = table_conn(fd);
 
 	sg_before_wait();
-	if (conn)
+	if (conn) {
+		engine_retire(conn, fd);
 		conn_detach(conn, REASON_DETACHED); /* stdio's calls stay inside libc */
+	}
 	return real.fdopen(fd, mode);
 }

@@ -15,6 +15,7 @@
 
 #include "common/clock.h"
 #include "common/sys.h"
+#include "preload/engine.h"
 #include "preload/real.h"
 #include "preload/send.h"
 #include "preload/watch.h"
@@ -79,11 +80,17 @@ static __thread struct {
 	struct conn *found;
 } search __attribute__((tls_model("initial-exec")));
 
+/* Whether an event on the connection may have no cause but ours: a notice, or a doorbell. */
+static bool may_hide(struct conn *conn)
+{
+	return conn->zerocopy.enabled || engine_has_met(conn);
+}
+
 static void search_visit(struct conn *conn)
 {
 	struct lock_hold hold;
 
-	if (search.found || !conn->zerocopy.enabled || !lock_take(&conn->lock, &hold))
+	if (search.found || !may_hide(conn) || !lock_take(&conn->lock, &hold))
 		return;
 	if (watch_in(conn, search.set, search.data))
 		search.found = conn;
@@ -96,7 +103,7 @@ static struct conn *find_conn(const struct set *set, uint64_t data, struct watch
 	struct conn *conn = atomic_load_explicit(&cache[row_of(set, data)], memory_order_relaxed);
 
 	for (int tries = 0; tries < 2; tries++) {
-		if (conn && conn->zerocopy.enabled && lock_take(&conn->lock, hold)) {
+		if (conn && may_hide(conn) && lock_take(&conn->lock, hold)) {
 			*watch = watch_in(conn, set, data);
 			if (*watch)
 				return conn;
@@ -168,13 +175,41 @@ static void tell(struct conn *conn, struct watch *watch, uint32_t state)
 		atomic_store_explicit(&conn->send_blocked, false, memory_order_relaxed);
 }
 
+/* A one-shot registration whose event is not told has to be armed again. */
+static bool hide(int set_fd, struct conn *conn, const struct watch *watch)
+{
+	stats_conn(conn->slot, STAT_CONN_HIDDEN_EVENTS, 1);
+	if (watch->event.events & EPOLLONESHOT && watch->fd >= 0)
+		real.epoll_ctl(set_fd, EPOLL_CTL_MOD, watch->fd, (struct epoll_event *)&watch->event);
+	return false;
+}
+
+/*
+ * The kernel says readable: a doorbell says so, too. Takes it out if that was all. What else an edge tells then was no edge of
+ * its own, unless there was something to wait for.
+ */
+static bool look_at_ring(struct conn *conn, const struct watch *watch, struct epoll_event *event)
+{
+	uint32_t left = event->events & ~(uint32_t)(EPOLLIN | EPOLLRDNORM);
+
+	if (!(event->events & (EPOLLIN | EPOLLRDNORM)) || engine_look(conn, conn_fd(conn)) != ENGINE_SPURIOUS)
+		return true;
+	event->events = left;
+	if (watch->event.events & EPOLLET && !(left & ~WRITABLE))
+		return (left & WRITABLE) && atomic_exchange(&conn->send_blocked, false);
+	return left != 0;
+}
+
 /* Returns whether the event is to be told, and puts it right. */
 static bool look_through(int set_fd, struct conn *conn, struct watch *watch, struct epoll_event *event)
 {
-	uint32_t state = event->events;
+	uint32_t state;
 	bool due;
 	int taken;
 
+	if (engine_has_met(conn) && !look_at_ring(conn, watch, event))
+		return hide(set_fd, conn, watch);
+	state = event->events;
 	if (!(event->events & EPOLLERR)) {
 		tell(conn, watch, state);
 		return true;
@@ -186,12 +221,8 @@ static bool look_through(int set_fd, struct conn *conn, struct watch *watch, str
 	}
 	due = state && (!(watch->event.events & EPOLLET) || (watch->event.events & EPOLLONESHOT) ||
 			is_new(conn, watch, state));
-	if (!due) {
-		stats_conn(conn->slot, STAT_CONN_HIDDEN_EVENTS, 1);
-		if (watch->event.events & EPOLLONESHOT && watch->fd >= 0)
-			real.epoll_ctl(set_fd, EPOLL_CTL_MOD, watch->fd, &watch->event);
-		return false;
-	}
+	if (!due)
+		return hide(set_fd, conn, watch);
 	event->events = state;
 	tell(conn, watch, state);
 	return true;
@@ -226,6 +257,16 @@ static inline bool notices_now(void)
 	return __builtin_expect(atomic_load_explicit(&conn_zerocopy_used, memory_order_relaxed) != 0, 0);
 }
 
+static inline bool rings_possible(void)
+{
+	return __builtin_expect(atomic_load_explicit(&engine_ever, memory_order_relaxed), 0);
+}
+
+static inline bool events_possible(void)
+{
+	return __builtin_expect(atomic_load_explicit(&conn_zerocopy_ever, memory_order_relaxed), 0) || rings_possible();
+}
+
 static bool has_error(const struct epoll_event *events, int count)
 {
 	for (int i = 0; i < count; i++) {
@@ -242,7 +283,7 @@ static int told(int set_fd, struct epoll_event *events, int count, int room)
 	int saved = errno;
 
 	/* Notices taken by another thread meanwhile have left an event without a cause: that is looked at too. */
-	if (notices_now() || has_error(events, count)) {
+	if (notices_now() || rings_possible() || has_error(events, count)) {
 		count = filter(set_fd, events, count);
 		errno = saved;
 	}
@@ -261,7 +302,7 @@ static int left_ms(uint64_t until)
 
 ZC_EXPORT int epoll_pwait(int set, struct epoll_event *events, int count, int timeout, const sigset_t *mask)
 {
-	bool possible = atomic_load_explicit(&conn_zerocopy_ever, memory_order_relaxed);
+	bool possible = events_possible();
 	uint64_t until;
 	int ready;
 
@@ -280,7 +321,7 @@ ZC_EXPORT int epoll_pwait(int set, struct epoll_event *events, int count, int ti
 
 ZC_EXPORT int epoll_wait(int set, struct epoll_event *events, int count, int timeout)
 {
-	if (atomic_load_explicit(&conn_zerocopy_ever, memory_order_relaxed))
+	if (events_possible())
 		return epoll_pwait(set, events, count, timeout, NULL);
 	sg_before_wait();
 	return real.epoll_wait(set, events, count, timeout);
@@ -294,7 +335,7 @@ ZC_EXPORT int epoll_pwait2(int set, struct epoll_event *events, int count, const
 	int ready;
 
 	sg_before_wait();
-	if (!atomic_load_explicit(&conn_zerocopy_ever, memory_order_relaxed) || (timeout && !watch_time_is_valid(timeout)))
+	if (!events_possible() || (timeout && !watch_time_is_valid(timeout)))
 		return real.epoll_pwait2(set, events, count, timeout, mask);
 	now = clock_now();
 	if (timeout && timeout->tv_sec > 1000000000)

@@ -8,6 +8,8 @@
 #include <limits.h>
 #include <unistd.h>
 
+#include "common/clock.h"
+#include "preload/engine.h"
 #include "preload/notice.h"
 #include "preload/real.h"
 #include "preload/send.h"
@@ -83,17 +85,49 @@ static ssize_t recv_ends(struct conn *conn, ssize_t got, int flags)
 	return got;
 }
 
-#define RECEIVED(conn, fd, flags, settle, call)                                                                        \
+/* What a ring can do; all else is the kernel's. */
+#define RING_FLAGS (MSG_PEEK | MSG_DONTWAIT | MSG_WAITALL | MSG_TRUNC | MSG_CMSG_CLOEXEC | MSG_NOSIGNAL)
+
+static bool may_be_in_ring(struct conn *conn, int flags)
+{
+	return conn && engine_is_there(conn) && !(flags & ~RING_FLAGS);
+}
+
+/* The call as the program made it, counted for the engine. met: it has to ask the engine once more. */
+#define BY_KERNEL(conn, fd, flags, settle, call, met)                                                                  \
 	({                                                                                                             \
+		__attribute__((cleanup(engine_raw_recv_ends))) struct engine_raw raw_ =                                \
+			may_be_in_ring((conn), (flags)) ? engine_raw_recv_begins((conn), (fd)) : (struct engine_raw){ 0 }; \
+		ssize_t done_ = 0;                                                                                     \
+		(met) = raw_.again;                                                                                   \
+		if (!raw_.again)                                                                                       \
+			done_ = SETTLED(settle, call);                                                                 \
+		raw_.done = (flags) & MSG_PEEK ? 0 : done_;                                                            \
+		done_;                                                                                                 \
+	})
+
+/* *ringed tells whether the engine has done it: then nothing but the data is written. */
+#define RECEIVED(conn, fd, iov, count, flags, settle, call, ringed)                                                    \
+	({                                                                                                             \
+		bool met_ = false;                                                                                     \
+		ssize_t rc_ = ENGINE_BY_KERNEL;                                                                        \
 		recv_begins(conn, fd);                                                                                 \
-		recv_ends(conn, SETTLED(settle, call), flags);                                                         \
+		do {                                                                                                   \
+			if (__builtin_expect(may_be_in_ring((conn), (flags)), 0))                                      \
+				rc_ = engine_recv((conn), (fd), (iov), (count), (flags));                              \
+			*(ringed) = rc_ != ENGINE_BY_KERNEL;                                                           \
+			rc_ = *(ringed) ? send_result(rc_) : BY_KERNEL(conn, fd, flags, settle, call, met_);           \
+		} while (__builtin_expect(met_, 0));                                                                   \
+		recv_ends(conn, rc_, flags);                                                                           \
 	})
 
 ZC_EXPORT ssize_t recv(int fd, void *data, size_t bytes, int flags)
 {
 	struct conn *conn = conn_of_socket(fd);
+	struct iovec iov = { data, bytes };
+	bool ringed;
 
-	return RECEIVED(conn, fd, flags, guard_settle(data, bytes), real.recv(fd, data, bytes, flags));
+	return RECEIVED(conn, fd, &iov, 1, flags, guard_settle(data, bytes), real.recv(fd, data, bytes, flags), &ringed);
 }
 
 ZC_EXPORT ssize_t __recv_chk(int fd, void *data, size_t bytes, size_t room, int flags)
@@ -105,9 +139,14 @@ ZC_EXPORT ssize_t recvfrom(int fd, void *data, size_t bytes, int flags, struct s
 			   socklen_t *address_bytes)
 {
 	struct conn *conn = conn_of_socket(fd);
+	struct iovec iov = { data, bytes };
+	bool ringed;
+	ssize_t got = RECEIVED(conn, fd, &iov, 1, flags, guard_settle(data, bytes),
+			       real.recvfrom(fd, data, bytes, flags, address, address_bytes), &ringed);
 
-	return RECEIVED(conn, fd, flags, guard_settle(data, bytes),
-			real.recvfrom(fd, data, bytes, flags, address, address_bytes));
+	if (__builtin_expect(ringed, 0) && got >= 0 && address && address_bytes)
+		*address_bytes = 0; /* as the kernel's TCP has it */
+	return got;
 }
 
 ZC_EXPORT ssize_t __recvfrom_chk(int fd, void *data, size_t bytes, size_t room, int flags, struct sockaddr *address,
@@ -142,12 +181,18 @@ static ssize_t recv_error_queue(struct conn *conn, int fd, struct msghdr *messag
 ZC_EXPORT ssize_t recvmsg(int fd, struct msghdr *message, int flags)
 {
 	struct conn *conn = conn_of_socket(fd);
+	bool ringed;
 	ssize_t got;
 
 	if (conn && flags & MSG_ERRQUEUE)
 		return recv_error_queue(conn, fd, message, flags);
-	got = RECEIVED(conn, fd, flags, settle_iov(message->msg_iov, message->msg_iovlen),
-		       real.recvmsg(fd, message, flags));
+	got = RECEIVED(conn, fd, message->msg_iov, message->msg_iovlen > IOV_MAX ? -1 : (int)message->msg_iovlen, flags,
+		       settle_iov(message->msg_iov, message->msg_iovlen), real.recvmsg(fd, message, flags), &ringed);
+	if (__builtin_expect(ringed, 0) && got >= 0) {
+		message->msg_namelen = 0;
+		message->msg_controllen = 0;
+		message->msg_flags = 0;
+	}
 	if (got >= 0 && !conn)
 		share_received(message);
 	return got;
@@ -159,11 +204,34 @@ static void settle_messages(struct mmsghdr *messages, unsigned int count)
 		settle_iov(messages[i].msg_hdr.msg_iov, messages[i].msg_hdr.msg_iovlen);
 }
 
+/* One by one, as the kernel does. */
+static int recv_messages(int fd, struct mmsghdr *messages, unsigned int count, int flags, const struct timespec *timeout)
+{
+	uint64_t wait = timeout ? (uint64_t)timeout->tv_sec * NS_PER_SEC + (uint64_t)timeout->tv_nsec : 0;
+	uint64_t begun = clock_now();
+	unsigned int done = 0;
+
+	while (done < count && done < IOV_MAX) {
+		ssize_t got = recvmsg(fd, &messages[done].msg_hdr, flags & ~MSG_WAITFORONE);
+
+		if (got < 0)
+			return done ? (int)done : -1;
+		messages[done++].msg_len = (unsigned int)got;
+		if (flags & MSG_WAITFORONE)
+			flags |= MSG_DONTWAIT;
+		if (timeout && clock_now() - begun >= wait)
+			break;
+	}
+	return (int)done;
+}
+
 ZC_EXPORT int recvmmsg(int fd, struct mmsghdr *messages, unsigned int count, int flags, struct timespec *timeout)
 {
 	struct conn *conn = conn_of_socket(fd);
 	int got;
 
+	if (conn && engine_is_there(conn))
+		return recv_messages(fd, messages, count, flags, timeout);
 	recv_begins(conn, fd);
 	got = SETTLED(settle_messages(messages, count), real.recvmmsg(fd, messages, count, flags, timeout));
 	for (int i = 0; i < got; i++) {
@@ -178,8 +246,13 @@ ZC_EXPORT int recvmmsg(int fd, struct mmsghdr *messages, unsigned int count, int
 ZC_EXPORT ssize_t read(int fd, void *data, size_t bytes)
 {
 	struct conn *conn = table_conn(fd);
+	struct iovec iov = { data, bytes };
+	bool ringed;
 
-	return RECEIVED(conn, fd, 0, guard_settle(data, bytes), real.read(fd, data, bytes));
+	/* A read of nothing asks nothing. */
+	if (__builtin_expect(!bytes, 0))
+		return real.read(fd, data, bytes);
+	return RECEIVED(conn, fd, &iov, 1, 0, guard_settle(data, bytes), real.read(fd, data, bytes), &ringed);
 }
 
 ZC_EXPORT ssize_t __read_chk(int fd, void *data, size_t bytes, size_t room)
@@ -190,22 +263,28 @@ ZC_EXPORT ssize_t __read_chk(int fd, void *data, size_t bytes, size_t room)
 ZC_EXPORT ssize_t readv(int fd, const struct iovec *iov, int count)
 {
 	struct conn *conn = table_conn(fd);
+	bool ringed;
 
-	return RECEIVED(conn, fd, 0, settle_iov(iov, (size_t)count), real.readv(fd, iov, count));
+	return RECEIVED(conn, fd, iov, count, 0, settle_iov(iov, (size_t)count), real.readv(fd, iov, count),
+			&ringed);
 }
 
 ZC_EXPORT ssize_t preadv2(int fd, const struct iovec *iov, int count, off_t offset, int flags)
 {
 	struct conn *conn = table_conn(fd);
+	bool ringed;
 
-	return RECEIVED(conn, fd, 0, settle_iov(iov, (size_t)count), real.preadv2(fd, iov, count, offset, flags));
+	return RECEIVED(conn, fd, iov, count, 0, settle_iov(iov, (size_t)count), real.preadv2(fd, iov, count, offset, flags),
+			&ringed);
 }
 
 ZC_EXPORT ssize_t preadv64v2(int fd, const struct iovec *iov, int count, off64_t offset, int flags)
 {
 	struct conn *conn = table_conn(fd);
+	bool ringed;
 
-	return RECEIVED(conn, fd, 0, settle_iov(iov, (size_t)count), real.preadv64v2(fd, iov, count, offset, flags));
+	return RECEIVED(conn, fd, iov, count, 0, settle_iov(iov, (size_t)count), real.preadv64v2(fd, iov, count, offset, flags),
+			&ringed);
 }
 
 /* Not for sockets, but the kernel writes to the program's memory, and a disk may take its time. */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/sys.h"
+#include "preload/engine.h"
 #include "preload/guest.h"
 #include "preload/real.h"
 #include "preload/send.h"
@@ -15,7 +16,9 @@
 #define SEND_COUNTED(conn, by_kernel)                                                                                  \
 	({                                                                                                             \
 		uint64_t begun_ = send_begins();                                                                       \
+		__attribute__((cleanup(engine_raw_ends))) struct engine_raw raw_ = engine_raw_begins((conn), (fd));    \
 		ssize_t sent_ = (by_kernel);                                                                           \
+		raw_.done = sent_;                                                                                     \
 		send_ends((conn), begun_, sent_);                                                                      \
 		sent_;                                                                                                 \
 	})
@@ -109,7 +112,7 @@ ZC_EXPORT int sendmmsg(int fd, struct mmsghdr *messages, unsigned int count, int
 			share_passed(&messages[i].msg_hdr);
 		return real.sendmmsg(fd, messages, count, flags);
 	}
-	if (!conn_active(conn)) {
+	if (!conn_active(conn) && !engine_is_there(conn)) {
 		sg_before_send();
 		return real.sendmmsg(fd, messages, count, flags);
 	}
@@ -218,21 +221,21 @@ ZC_EXPORT ssize_t pwritev64(int fd, const struct iovec *iov, int count, off64_t 
 	return real.pwritev64(fd, iov, count, offset);
 }
 
-ZC_EXPORT ssize_t sendfile(int out, int in, off_t *offset, size_t bytes)
+ZC_EXPORT ssize_t sendfile(int fd, int in, off_t *offset, size_t bytes)
 {
-	return SEND_KERNEL_ONLY(out, real.sendfile(out, in, offset, bytes));
+	return SEND_KERNEL_ONLY(fd, real.sendfile(fd, in, offset, bytes));
 }
 
-ZC_EXPORT ssize_t sendfile64(int out, int in, off64_t *offset, size_t bytes)
+ZC_EXPORT ssize_t sendfile64(int fd, int in, off64_t *offset, size_t bytes)
 {
-	return SEND_KERNEL_ONLY(out, real.sendfile64(out, in, offset, bytes));
+	return SEND_KERNEL_ONLY(fd, real.sendfile64(fd, in, offset, bytes));
 }
 
-ZC_EXPORT ssize_t splice(int in, off64_t *in_offset, int out, off64_t *out_offset, size_t bytes, unsigned int flags)
+ZC_EXPORT ssize_t splice(int in, off64_t *in_offset, int fd, off64_t *out_offset, size_t bytes, unsigned int flags)
 {
-	if (!table_conn(out))
+	if (!table_conn(fd))
 		before_kernel(in, REASON_NONE);
-	return SEND_KERNEL_ONLY(out, real.splice(in, in_offset, out, out_offset, bytes, flags));
+	return SEND_KERNEL_ONLY(fd, real.splice(in, in_offset, fd, out_offset, bytes, flags));
 }
 
 ZC_EXPORT int vdprintf(int fd, const char *format, va_list list)
@@ -273,8 +276,10 @@ static void leave_to_libc(int fd)
 	struct conn *conn = table_conn(fd);
 
 	sg_before_send();
-	if (conn)
+	if (conn) {
+		engine_retire(conn, fd);
 		conn_detach(conn, REASON_DETACHED);
+	}
 }
 
 ZC_EXPORT int aio_write(struct aiocb *block)

@@ -6,6 +6,7 @@
 #include <netinet/tcp.h>
 
 #include "common/sys.h"
+#include "preload/engine.h"
 #include "preload/guest.h"
 #include "preload/real.h"
 #include "preload/send.h"
@@ -104,6 +105,8 @@ ZC_EXPORT int shutdown(int fd, int how)
 	struct conn *conn = conn_of_socket(fd);
 
 	sg_before_wait();
+	if (conn && engine_is_there(conn) && how != SHUT_RD)
+		engine_pin(conn, fd); /* what is sent from here on has to fail as the kernel says */
 	if (conn && conn_active(conn) && how != SHUT_RD) {
 		sg_drain(conn, fd, true);
 		/* Sends fail from here on, and have to fail at once. */
@@ -119,7 +122,11 @@ ZC_EXPORT int getsockopt(int fd, int level, int name, void *value, socklen_t *by
 
 	sg_before_wait();
 	rc = real.getsockopt(fd, level, name, value, bytes);
-	if (rc || !conn || level != SOL_SOCKET || *bytes < sizeof(int))
+	if (rc || !conn || *bytes < sizeof(int))
+		return rc;
+	if (level == IPPROTO_TCP && engine_is_there(conn))
+		engine_gets_option(conn, fd, name, value);
+	if (level != SOL_SOCKET)
 		return rc;
 	if (name == SO_ZEROCOPY && conn->zerocopy.enabled && !conn->app_error_queue)
 		*(int *)value = 0; /* that is ours */
@@ -151,11 +158,16 @@ ZC_EXPORT int setsockopt(int fd, int level, int name, const void *value, socklen
 	if (__builtin_expect(why != REASON_NONE, 0)) {
 		conn = conn_of_socket(fd);
 		if (conn) {
+			if (why == REASON_DETACHED)
+				engine_retire(conn, fd);
 			conn_detach(conn, why);
 			conn->app_error_queue |= why == REASON_APP_ERRQUEUE;
 		}
 	} else if (conn && level == SOL_SOCKET && name == SO_SNDBUF) {
 		atomic_store_explicit(&conn->sg.room, 0, memory_order_relaxed);
+	} else if (conn && level == IPPROTO_TCP && bytes >= sizeof(int) && engine_is_there(conn) &&
+		   engine_sets_option(conn, fd, name, *(const int *)value)) {
+		return 0;
 	}
 	return real.setsockopt(fd, level, name, value, bytes);
 }

@@ -9,6 +9,7 @@
 
 #include "common/clock.h"
 #include "common/sys.h"
+#include "preload/engine.h"
 #include "preload/real.h"
 #include "preload/send.h"
 #include "preload/watch.h"
@@ -96,6 +97,127 @@ static bool poll_meets_notice(struct pollfd *fds, nfds_t count)
 	return met;
 }
 
+/* Rings ------------------------------------------------------------------------------------------------------------- */
+
+#define READS (POLLIN | POLLRDNORM)
+#define SLEEPS 64 /* connections of a wait that are kept on the stack */
+
+static inline bool rings_possible(void)
+{
+	return __builtin_expect(atomic_load_explicit(&engine_ever, memory_order_relaxed), 0);
+}
+
+/* The sleeps of one wait on the lanes of many connections. */
+struct sleeps {
+	struct engine_sleep few[SLEEPS];
+	struct engine_sleep *list;
+	nfds_t used;
+};
+
+static void sleeps_end(struct sleeps *sleeps)
+{
+	for (nfds_t i = 0; i < sleeps->used; i++)
+		engine_wakes(&sleeps->list[i]);
+	if (sleeps->list && sleeps->list != sleeps->few)
+		sys_call(SYS_munmap, (long)sleeps->list, (long)(sizeof(*sleeps->list) * (sleeps->used + 1)), 0, 0, 0, 0);
+	sleeps->used = 0;
+	sleeps->list = NULL;
+}
+
+/* Room for `count`; without memory nothing sleeps, and a wait looks again at short intervals (see sleeps_begin). */
+static void sleeps_make(struct sleeps *sleeps, nfds_t count)
+{
+	sleeps->used = 0;
+	sleeps->list = count <= SLEEPS ? sleeps->few : sys_map(sizeof(*sleeps->list) * (count + 1), MAP_PRIVATE);
+}
+
+/* Returns whether the ring of the connection has something; else it is armed and counted among the sleeps. */
+static bool sleeps_begin(struct sleeps *sleeps, int fd)
+{
+	struct conn *conn = table_conn(fd);
+	struct engine_sleep *sleep;
+
+	if (!conn || !engine_is_there(conn) || !sleeps->list)
+		return false;
+	sleep = &sleeps->list[sleeps->used];
+	*sleep = (struct engine_sleep){ 0 };
+	if (engine_sleeps(conn, fd, sleep)) {
+		engine_wakes(sleep);
+		return true;
+	}
+	sleeps->used += sleep->conn != NULL;
+	return false;
+}
+
+static bool reads_a_ring(const struct pollfd *one)
+{
+	struct conn *conn = one->events & READS ? table_conn(one->fd) : NULL;
+
+	return conn && engine_is_there(conn);
+}
+
+/* Looks at the rings of a poll. Returns whether one of them has something. */
+static bool poll_arms(struct sleeps *sleeps, const struct pollfd *fds, nfds_t count)
+{
+	bool ready = false;
+
+	for (nfds_t i = 0; i < count && !ready; i++)
+		ready = reads_a_ring(&fds[i]) && sleeps_begin(sleeps, fds[i].fd);
+	return ready;
+}
+
+/* After the kernel has answered: what is readable is what the rings say. Returns how many descriptors have results. */
+static int poll_corrects(struct pollfd *fds, nfds_t count)
+{
+	int ready = 0;
+
+	for (nfds_t i = 0; i < count; i++) {
+		if (reads_a_ring(&fds[i])) {
+			enum engine_ready now = engine_look(table_conn(fds[i].fd), fds[i].fd);
+
+			if (now == ENGINE_READABLE)
+				fds[i].revents |= fds[i].events & READS;
+			else if (now == ENGINE_SPURIOUS)
+				fds[i].revents &= ~READS;
+		}
+		ready += fds[i].revents != 0;
+	}
+	return ready;
+}
+
+static bool poll_has_rings(const struct pollfd *fds, nfds_t count)
+{
+	bool has = false;
+
+	for (nfds_t i = 0; i < count && !has; i++)
+		has = reads_a_ring(&fds[i]);
+	return has;
+}
+
+static int poll_rings(struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *mask)
+{
+	static const struct timespec none = { 0, 0 };
+	uint64_t until = deadline(timeout);
+	struct timespec left;
+	int ready;
+
+	for (;;) {
+		__attribute__((cleanup(sleeps_end))) struct sleeps sleeps;
+		bool now;
+
+		sleeps_make(&sleeps, count);
+		now = poll_arms(&sleeps, fds, count);
+		ready = real.ppoll(fds, count, now ? &none : time_left(until, &left), mask);
+		if (ready < 0 && !(now && errno == EINTR))
+			return ready;
+		if (ready >= 0 && poll_meets_notice(fds, count))
+			continue;
+		ready = poll_corrects(fds, count);
+		if (ready || (until != UINT64_MAX && clock_now() >= until))
+			return ready;
+	}
+}
+
 ZC_EXPORT int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *mask)
 {
 	struct timespec left;
@@ -103,7 +225,11 @@ ZC_EXPORT int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *tim
 	int ready;
 
 	poll_looks(fds, count);
-	if (!notices_possible() || (timeout && !watch_time_is_valid(timeout)))
+	if (timeout && !watch_time_is_valid(timeout))
+		return real.ppoll(fds, count, timeout, mask);
+	if (rings_possible() && poll_has_rings(fds, count))
+		return poll_rings(fds, count, timeout, mask);
+	if (!notices_possible())
 		return real.ppoll(fds, count, timeout, mask);
 	until = deadline(timeout);
 	do {
@@ -116,7 +242,7 @@ ZC_EXPORT int poll(struct pollfd *fds, nfds_t count, int timeout)
 {
 	struct timespec time = { timeout / 1000, timeout % 1000 * (long)NS_PER_MS };
 
-	if (notices_possible())
+	if (notices_possible() || rings_possible())
 		return ppoll(fds, count, timeout < 0 ? NULL : &time, NULL);
 	poll_looks(fds, count);
 	return real.poll(fds, count, timeout);
@@ -172,11 +298,59 @@ static void copy_set(void *to, const void *from, int count)
 		memcpy(to, from, SELECT_BYTES(count));
 }
 
-/* select with notices expected: the sets are kept aside to ask again with. */
+static void put_in_set(fd_set *set, int fd, bool in)
+{
+	unsigned long *word = (unsigned long *)set + fd / 64;
+
+	*word = in ? *word | 1ul << (fd % 64) : *word & ~(1ul << (fd % 64));
+}
+
+/* Looks at the rings of a select. Returns whether one of them has something. */
+static bool select_arms(struct sleeps *sleeps, int count, const unsigned long *asked)
+{
+	bool ready = false;
+
+	for (int fd = 0; asked && fd < count && !ready; fd++)
+		ready = asked[fd / 64] >> (fd % 64) & 1 && table_conn(fd) && sleeps_begin(sleeps, fd);
+	return ready;
+}
+
+/* What is readable is what the rings say. Returns by how much the number of results changes. */
+static int select_corrects(int count, fd_set *in, const unsigned long *asked)
+{
+	int change = 0;
+
+	for (int fd = 0; in && fd < count; fd++) {
+		struct conn *conn = asked[fd / 64] >> (fd % 64) & 1 ? table_conn(fd) : NULL;
+		enum engine_ready now = conn && engine_is_there(conn) ? engine_look(conn, fd) : ENGINE_NOT_OURS;
+		bool told = in_set(in, fd);
+
+		if (now == ENGINE_NOT_OURS || told == (now == ENGINE_READABLE))
+			continue;
+		put_in_set(in, fd, !told);
+		change += told ? -1 : 1;
+	}
+	return change;
+}
+
+static bool select_has_rings(int count, const fd_set *in)
+{
+	for (int fd = 0; in && fd < count; fd++) {
+		struct conn *conn = in_set(in, fd) ? table_conn(fd) : NULL;
+
+		if (conn && engine_is_there(conn))
+			return true;
+	}
+	return false;
+}
+
+/* select with notices or doorbells expected: the sets are kept aside to ask again with. */
 static int select_again(int count, fd_set *in, fd_set *out, fd_set *except, const struct timespec *timeout,
 			const sigset_t *mask)
 {
+	static const struct timespec none = { 0, 0 };
 	unsigned long kept[3][SELECT_BYTES(count) / 8 + 1];
+	bool rings = rings_possible() && select_has_rings(count, in);
 	uint64_t until = deadline(timeout);
 	struct timespec left;
 	int ready;
@@ -185,9 +359,23 @@ static int select_again(int count, fd_set *in, fd_set *out, fd_set *except, cons
 	copy_set(kept[1], out, count);
 	copy_set(kept[2], except, count);
 	for (;;) {
-		ready = real.pselect(count, in, out, except, time_left(until, &left), mask);
-		if (ready <= 0 || !select_meets_notice(count, in, out))
+		__attribute__((cleanup(sleeps_end))) struct sleeps sleeps = { .list = NULL };
+		bool now = false;
+
+		if (rings) {
+			sleeps_make(&sleeps, (nfds_t)count);
+			now = select_arms(&sleeps, count, in ? kept[0] : NULL);
+		}
+		ready = real.pselect(count, in, out, except, now ? &none : time_left(until, &left), mask);
+		if (ready < 0)
 			return ready;
+		if (!ready || !select_meets_notice(count, in, out)) {
+			if (!rings)
+				return ready;
+			ready += select_corrects(count, in, kept[0]);
+			if (ready || (until != UINT64_MAX && clock_now() >= until))
+				return ready;
+		}
 		if (in)
 			copy_set(in, kept[0], count);
 		if (out)
@@ -199,7 +387,7 @@ static int select_again(int count, fd_set *in, fd_set *out, fd_set *except, cons
 
 static bool select_may_meet(int count)
 {
-	return count > 0 && count <= (int)TABLE_DESCRIPTORS && notices_possible();
+	return count > 0 && count <= (int)TABLE_DESCRIPTORS && (notices_possible() || rings_possible());
 }
 
 ZC_EXPORT int pselect(int count, fd_set *in, fd_set *out, fd_set *except, const struct timespec *timeout,

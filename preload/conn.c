@@ -11,6 +11,7 @@
 #include "common/log.h"
 #include "common/sys.h"
 #include "preload/choose.h"
+#include "preload/engine.h"
 #include "preload/guest.h"
 #include "preload/sg.h"
 #include "preload/watch.h"
@@ -63,7 +64,7 @@ static struct conn *pool_pop(void)
 	return conn;
 }
 
-static void pool_push(struct conn *conn)
+void conn_release(struct conn *conn)
 {
 	struct lock_hold hold;
 
@@ -122,6 +123,8 @@ static void reset(struct conn *conn)
 	conn->token = NULL;
 	conn->app_error_queue = false;
 	conn->watches = NULL;
+	atomic_store(&conn->watched, false);
+	conn->engine_fd = -1;
 	conn->cookie = 0;
 	conn->extra = 0;
 	atomic_store(&conn->send_blocked, false);
@@ -167,7 +170,7 @@ void conn_open(int fd, enum stats_role role, bool plain)
 	if (!conn)
 		return;
 	if (!lock_take(&conn->lock, &hold)) {
-		pool_push(conn);
+		conn_release(conn);
 		return;
 	}
 	reset(conn);
@@ -177,7 +180,7 @@ void conn_open(int fd, enum stats_role role, bool plain)
 	conn->policy = choose_policy(role, (struct sockaddr *)(role == ROLE_SERVER ? &local : &peer));
 	if (conn->policy == PATH_TCP) {
 		lock_give(&conn->lock, &hold);
-		pool_push(conn);
+		conn_release(conn);
 		table_put(fd, TABLE_OTHER);
 		return;
 	}
@@ -188,8 +191,10 @@ void conn_open(int fd, enum stats_role role, bool plain)
 	stats_slot_name(conn->slot, &local, &peer);
 	conn->fds[0] = fd;
 	conn->descriptors = 1;
-	if (!plain && conn->policy != PATH_COPY)
+	if (!plain && conn->policy != PATH_COPY) {
 		conn->cookie = cookie_of(fd);
+		engine_open(conn, &local, &peer);
+	}
 	atomic_store(&conn->mode, plain || conn->policy == PATH_COPY ? CONN_PLAIN : CONN_ACTIVE);
 	table_put(fd, (uintptr_t)conn);
 	lock_give(&conn->lock, &hold);
@@ -253,15 +258,21 @@ static void free_watches(struct conn *conn)
 	}
 }
 
-/* The last descriptor goes: everything ends here but the kernel's socket. Under the lock. */
-static void end(struct conn *conn, int fd)
+/*
+ * The last descriptor goes: everything ends here but the kernel's socket. Under the lock. Returns false if a call that is
+ * under way releases the connection.
+ */
+static bool end(struct conn *conn, int fd)
 {
+	bool unused = engine_close(conn, fd);
+
 	sg_close(conn, fd);
 	zerocopy_close(conn, fd);
 	free_watches(conn);
 	stats_slot_close(conn->slot);
 	conn->slot = 0;
 	atomic_store(&conn->mode, CONN_FREE);
+	return unused;
 }
 
 static bool forget_descriptor(struct conn *conn, int fd)
@@ -280,7 +291,7 @@ void conn_close(int fd)
 {
 	struct conn *conn = table_conn(fd);
 	struct lock_hold hold;
-	bool last;
+	bool last, unused = false;
 
 	if (!conn) {
 		if (table_entry(fd) != TABLE_UNKNOWN && table_entry(fd) != TABLE_OWN && conn_process_is_ours()) {
@@ -294,14 +305,14 @@ void conn_close(int fd)
 	sg_flush(conn);
 	last = conn->descriptors + conn->extra == 1;
 	if (last)
-		end(conn, fd);
+		unused = end(conn, fd);
 	else if (conn->watches)
 		watch_forget_descriptor(conn, fd);
 	forget_descriptor(conn, fd);
 	table_put(fd, TABLE_UNKNOWN);
 	conn_leave(conn, &hold);
-	if (last)
-		pool_push(conn);
+	if (unused)
+		conn_release(conn);
 }
 
 void conn_dup(int from, int to)
@@ -409,6 +420,7 @@ static void quiesce(struct conn *conn)
 
 	if (!lock_take(&conn->lock, &hold))
 		return;
+	engine_before_fork(conn);
 	if (atomic_load(&conn->mode) == CONN_ACTIVE) {
 		sg_flush(conn);
 		zerocopy_settle(conn);
@@ -425,6 +437,7 @@ void conn_before_fork(void)
 	struct lock_hold hold;
 	bool held;
 
+	engine_premade = 0;
 	conn_each(quiesce);
 	held = lock_take(&pool_lock, &hold);
 	if (held)
@@ -435,6 +448,7 @@ void conn_before_fork(void)
 static void child_starts(struct conn *conn)
 {
 	atomic_store(&conn->lock.word, 0); /* its owner may be a thread that does not exist here */
+	atomic_store(&conn->engine_users, 0);
 	sg_after_fork(conn);
 	zerocopy_after_fork(conn);
 }
@@ -453,6 +467,7 @@ void conn_after_fork(bool in_child)
 		conn_each(child_starts);
 		conn_each(keep_slot);
 		watch_after_fork();
+		engine_after_fork();
 	}
 	if (fork_held)
 		lock_give(&pool_lock, &fork_hold);

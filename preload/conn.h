@@ -54,6 +54,7 @@ struct set {
 
 struct hold_slot;
 struct zerocopy_send;
+struct engine;
 
 /* State of `sg`; see sg.h. The counters are hints: relaxed, races lose a guess and nothing else. */
 struct sg {
@@ -106,6 +107,10 @@ struct conn {
 	bool app_error_queue;	/* the program reads the error queue itself */
 	_Atomic bool send_blocked; /* a send met a full buffer since the last writable event */
 	struct watch *watches;
+	_Atomic bool watched;	/* there are some: somebody may sleep in the kernel for it at any time */
+	struct engine *_Atomic engine;	/* NULL: none; see engine.h */
+	_Atomic uint32_t engine_users;
+	int engine_fd;		/* of a channel that is still to be handed over, or -1 */
 	struct sg sg;
 	struct zerocopy zerocopy;
 	struct conn *next_free;
@@ -162,6 +167,9 @@ int conn_fd(const struct conn *conn);
 
 /* Before close(fd), or before something replaces fd. Returns after everything held is with the kernel. */
 void conn_close(int fd);
+
+/* The connection is closed and nobody uses it any more. */
+void conn_release(struct conn *conn);
 
 /* After dup: `to` names what `from` does. */
 void conn_dup(int from, int to);

@@ -23,6 +23,6 @@ bool lock_wait(struct lock *lock)
 		if (!(word & LOCK_WAITERS) &&
 		    !atomic_compare_exchange_weak(&lock->word, &word, word | LOCK_WAITERS))
 			continue;
-		sys_call(SYS_futex, (long)&lock->word, FUTEX_WAIT_PRIVATE, (long)(int)(word | LOCK_WAITERS), 0, 0, 0);
+		sys_call(SYS_futex, (long)&lock->word, FUTEX_WAIT, (long)(int)(word | LOCK_WAITERS), 0, 0, 0);
 	}
 }

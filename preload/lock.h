@@ -79,7 +79,7 @@ static inline void lock_give(struct lock *lock, const struct lock_hold *hold)
 	uint32_t was = atomic_exchange_explicit(&lock->word, 0, memory_order_release);
 
 	if (was & LOCK_WAITERS)
-		sys_call(SYS_futex, (long)&lock->word, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0);
+		sys_call(SYS_futex, (long)&lock->word, FUTEX_WAKE, 1, 0, 0, 0);
 	lock_unmask(hold);
 }
 

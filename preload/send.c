@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "common/sys.h"
+#include "preload/engine.h"
 #include "preload/real.h"
 #include "preload/zerocopy.h"
 
@@ -183,15 +184,37 @@ static ssize_t take_path(struct conn *conn, int fd, const struct iovec *iov, int
 	return rc < 0 ? rc : SEND_BY_KERNEL;
 }
 
+/* On a connection with an engine: the ring, or what path it has as long as both ends have not met. Returns as send_by_path. */
+static ssize_t send_by_engine(struct conn *conn, int fd, const struct iovec *iov, int count, int flags, enum zc_path *path)
+{
+	ssize_t rc = engine_send(conn, fd, iov, count, flags);
+
+	if (rc != SEND_BY_KERNEL) {
+		*path = PATH_BSDP;
+		return rc;
+	}
+	if (conn->policy == PATH_BSDP || engine_has_met(conn)) {
+		rc = send_before_kernel(conn, fd, flags, REASON_NONE);
+		return rc < 0 ? rc : SEND_BY_KERNEL;
+	}
+	{
+		__attribute__((cleanup(engine_raw_ends))) struct engine_raw raw = engine_raw_begins(conn, fd);
+
+		raw.done = take_path(conn, fd, iov, count, flags, path);
+		return raw.done;
+	}
+}
+
 ssize_t send_by_path(struct conn *conn, int fd, const struct iovec *iov, int count, int flags)
 {
 	uint64_t begun = send_clock();
 	enum zc_path path = PATH_SG;
 	ssize_t rc;
 
-	conn_counts();
-	if (count == 1 && atomic_load_explicit(&conn->sg.held, memory_order_relaxed) && !conn->token &&
-	    sg_join(conn, fd, iov->iov_base, iov->iov_len))
+	if (engine_is_there(conn))
+		rc = send_by_engine(conn, fd, iov, count, flags, &path);
+	else if (count == 1 && atomic_load_explicit(&conn->sg.held, memory_order_relaxed) && !conn->token &&
+		 sg_join(conn, fd, iov->iov_base, iov->iov_len))
 		rc = (ssize_t)iov->iov_len;
 	else
 		rc = take_path(conn, fd, iov, count, flags, &path);

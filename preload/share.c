@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/sys.h"
+#include "preload/engine.h"
 #include "preload/send.h"
 #include "preload/watch.h"
 #include "preload/zerocopy.h"
@@ -37,8 +38,10 @@ static void pass(int fd)
 {
 	struct conn *conn = table_conn(fd);
 
-	if (conn)
-		conn_share(conn);
+	if (!conn)
+		return;
+	engine_retire(conn, fd);
+	conn_share(conn);
 }
 
 static void take(int fd)

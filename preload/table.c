@@ -16,6 +16,7 @@ uint32_t table_size;
 #define OWN_MAX 16
 static _Atomic int own[OWN_MAX];	/* descriptor + 1; 0 is free */
 static _Atomic int own_extra;		/* descriptor + 1 */
+static _Atomic int own_highest = -1;
 
 int table_start(void)
 {
@@ -50,19 +51,32 @@ void table_own_refresh(void)
 	}
 	for (int i = 0; i < count; i++) {
 		if (now[i] >= 0)
-			table_put(now[i], TABLE_OWN);
+			table_own_keep(now[i]);
 	}
+}
+
+void table_own_keep(int fd)
+{
+	int highest = atomic_load(&own_highest);
+
+	while (fd > highest && !atomic_compare_exchange_weak(&own_highest, &highest, fd))
+		;
+	table_put(fd, TABLE_OWN);
+}
+
+void table_own_drop(int fd)
+{
+	if (table_is_own(fd))
+		table_put(fd, TABLE_UNKNOWN);
 }
 
 int table_own_next(int from)
 {
-	int next = -1;
+	int highest = atomic_load(&own_highest);
 
-	for (int i = 0; i < OWN_MAX; i++) {
-		int fd = atomic_load(&own[i]) - 1;
-
-		if (fd >= from && (next < 0 || fd < next))
-			next = fd;
+	for (int fd = from; fd <= highest; fd++) {
+		if (table_is_own(fd))
+			return fd;
 	}
-	return next;
+	return -1;
 }

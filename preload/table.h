@@ -64,6 +64,10 @@ static inline bool table_is_own(int fd)
 	return table_entry(fd) == TABLE_OWN;
 }
 
+/* One of the library's own descriptors that come and go with connections. */
+void table_own_keep(int fd);
+void table_own_drop(int fd);
+
 /* Returns the lowest own descriptor at or above `from`, or -1. */
 int table_own_next(int from);
 

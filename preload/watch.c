@@ -109,6 +109,7 @@ static void remove_watches(struct conn *conn, const struct set *set, int fd)
 		*at = watch->next;
 		watch_free(watch);
 	}
+	atomic_store(&conn->watched, conn->watches != NULL);
 }
 
 static struct set *leaving;
@@ -178,6 +179,7 @@ static void follow_conn(struct conn *conn, struct set *set, int op, int fd, cons
 		watch->fd = fd;
 		watch->next = conn->watches;
 		conn->watches = watch;
+		atomic_store(&conn->watched, true);
 	}
 	watch->event = *event;
 	watch->seen = false;

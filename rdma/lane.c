@@ -320,6 +320,27 @@ int lane_get(struct lane *lane, const struct iovec *iov, int count, bool peek, s
 	return atomic_load_explicit(&shared->from_ring, RELAXED) ? LANE_EMPTY : LANE_RAW;
 }
 
+size_t lane_unread(const struct lane *lane)
+{
+	uint64_t head = atomic_load_explicit(&lane->shared->head, RELAXED);
+	uint64_t tail = atomic_load_explicit(&lane->shared->tail, memory_order_acquire);
+	uint32_t taken = atomic_load_explicit(&lane->shared->taken, RELAXED);
+	size_t bytes = 0;
+
+	for (size_t left = tail - head; left >= sizeof(struct record) && left <= lane->bytes && head % RECORD_ALIGN == 0;
+	     left = tail - head) {
+		struct record record = *(volatile struct record *)record_at(lane, head);
+		uint64_t length = record.kind == RECORD_DATA ? padded(record.bytes) : 0;
+
+		if (length > left - sizeof(record) || (record.kind == RECORD_DATA && record.bytes < taken))
+			break;
+		bytes += record.kind == RECORD_DATA ? record.bytes - taken : 0;
+		taken = 0;
+		head += sizeof(record) + length;
+	}
+	return bytes;
+}
+
 bool lane_arm(struct lane *lane)
 {
 	struct lane_shared *shared = lane->shared;

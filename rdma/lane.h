@@ -103,6 +103,9 @@ ssize_t lane_backlog(const struct lane *lane);
  */
 int lane_get(struct lane *lane, const struct iovec *iov, int count, bool peek, size_t *got);
 
+/* Bytes of the stream that are in the ring; nonsense counts as none. */
+size_t lane_unread(const struct lane *lane);
+
 /* Says that the consumer is about to sleep or to tell its program that there is nothing. Returns false: look again. */
 bool lane_arm(struct lane *lane);
 

@@ -217,7 +217,7 @@ static void prepare(struct handover *handover)
 					     .msg_controllen = sizeof(handover->control.bytes) };
 }
 
-static int give(long fd, const struct channel *channel)
+int meet_give(int reached, const struct channel *channel)
 {
 	struct handover handover;
 	long rc;
@@ -228,11 +228,12 @@ static int give(long fd, const struct channel *channel)
 	handover.control.head.cmsg_type = SCM_RIGHTS;
 	handover.control.head.cmsg_len = CMSG_LEN(sizeof(int));
 	memcpy(CMSG_DATA(&handover.control.head), &channel->fd, sizeof(int));
-	rc = sys_call(SYS_sendmsg, fd, (long)&handover.message, MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0, 0);
+	/* It stays in the queue of the one who has not accepted yet, also when this end closes. */
+	rc = sys_call(SYS_sendmsg, reached, (long)&handover.message, MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0, 0);
 	return rc < 0 ? (int)rc : 0;
 }
 
-int meet_hand_over(const struct meet_names *names, const struct channel *channel)
+int meet_reach(const struct meet_names *names)
 {
 	long fd = open_named(names, SYS_connect);
 	int rc;
@@ -241,8 +242,7 @@ int meet_hand_over(const struct meet_names *names, const struct channel *channel
 		return (int)fd;
 	rc = prove(fd, names);
 	if (rc >= 0)
-		rc = give(fd, channel);
-	/* The message stays in the queue of the one who has not accepted yet. */
+		return (int)fd;
 	sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
 	return rc;
 }
@@ -257,7 +257,7 @@ static int receive(long fd, uint8_t *nonce)
 	prepare(&handover);
 	got = sys_call(SYS_recvmsg, fd, (long)&handover.message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC, 0, 0, 0);
 	if (got < 0)
-		return got == -EAGAIN ? -EPROTO : (int)got; /* who comes brings it along */
+		return (int)got;
 	if (handover.message.msg_controllen < CMSG_LEN(sizeof(int)) ||
 	    handover.control.head.cmsg_level != SOL_SOCKET || handover.control.head.cmsg_type != SCM_RIGHTS)
 		return -EPROTO;
@@ -270,28 +270,47 @@ static int receive(long fd, uint8_t *nonce)
 	return memory;
 }
 
-int meet_pick_up(const struct meet_names *names, int offer, struct channel *out)
+/* Lets somebody in who owns the other end. Returns his socket or -errno. */
+static int let_in(const struct meet_names *names, int offer)
 {
 	long fd = sys_call(SYS_accept4, offer, 0, 0, SOCK_CLOEXEC | SOCK_NONBLOCK, 0, 0);
-	uint8_t nonce[CHANNEL_NONCE_BYTES];
-	int memory, rc;
+	int rc;
 
 	if (fd < 0)
 		return (int)fd;
 	rc = prove(fd, names);
-	if (rc < 0)
-		goto close_peer;
-	memory = receive(fd, nonce);
+	if (rc >= 0)
+		return sys_fd_raise((int)fd);
+	sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
+	return rc;
+}
+
+int meet_pick_up(const struct meet_names *names, int offer, int *visitor, struct channel *out)
+{
+	uint8_t nonce[CHANNEL_NONCE_BYTES];
+	int memory, rc;
+
+	if (*visitor < 0)
+		*visitor = let_in(names, offer);
+	if (*visitor < 0) {
+		rc = *visitor;
+		*visitor = -1;
+		return rc;
+	}
+	memory = receive(*visitor, nonce);
 	rc = memory;
+	if (rc == -EAGAIN)
+		return rc; /* in a moment */
 	if (rc < 0)
-		goto close_peer;
+		goto close_visitor;
 	rc = channel_take(out, memory);
 	if (!rc && memcmp(nonce, out->header->nonce, sizeof(nonce))) {
 		channel_close(out);
 		rc = -EPROTO;
 	}
 	sys_call(SYS_close, memory, 0, 0, 0, 0, 0);
-close_peer:
-	sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
+close_visitor:
+	sys_call(SYS_close, *visitor, 0, 0, 0, 0, 0);
+	*visitor = -1;
 	return rc;
 }

@@ -35,16 +35,20 @@ int meet_is_local(const struct meet_names *names);
 int meet_offer(const struct meet_names *names);
 
 /*
- * Accepting end: hands a channel over to whoever offers. Returns 0, -ECONNREFUSED (the peer does not offer: it has no zc),
- * -EPERM (the one who offers does not own the other end), or another -errno.
+ * Accepting end: reaches whoever offers. Returns a descriptor for meet_give, -ECONNREFUSED (the peer does not offer: it has no
+ * zc), -EPERM (the one who offers does not own the other end), or another -errno. Ownership: the caller closes it.
  */
-int meet_hand_over(const struct meet_names *names, const struct channel *channel);
+int meet_reach(const struct meet_names *names);
+
+/* Hands a channel over to who was reached. Returns 0 or -errno. */
+int meet_give(int reached, const struct channel *channel);
 
 /*
- * Connecting end: picks up a channel if one is there. Returns 0 with the channel mapped, -EAGAIN (nobody has come yet),
- * -EPERM or -EPROTO (somebody came who may not, or with nonsense: he is gone, the offer stands), or another -errno.
+ * Connecting end: picks up a channel if one is there. Returns 0 with the channel mapped, -EAGAIN (nobody has come yet, or has
+ * brought nothing yet), -EPERM or -EPROTO (somebody came who may not, or with nonsense: he is gone, the offer stands), or
+ * another -errno. *visitor is kept by the caller, -1 at first: who has come and has not spoken; closed with the offer.
  */
-int meet_pick_up(const struct meet_names *names, int offer, struct channel *out);
+int meet_pick_up(const struct meet_names *names, int offer, int *visitor, struct channel *out);
 
 /*
  * Asks the kernel who owns the TCP socket whose local and peer addresses are those of `names` swapped. Returns 0 with the

@@ -22,8 +22,19 @@
 #define NOBODY 65534
 #define RING 65536u
 
-static int ends[2];
+static int ends[2], visitor = -1;
 static struct meet_names connecting, accepting;
+
+static int meet_hand_over(const struct meet_names *names, const struct channel *channel)
+{
+	int reached = meet_reach(names), rc;
+
+	if (reached < 0)
+		return reached;
+	rc = meet_give(reached, channel);
+	close(reached);
+	return rc;
+}
 
 static void names_of(int fd, struct meet_names *out)
 {
@@ -85,10 +96,10 @@ static void meets_and_talks(void)
 	int offer = meet_offer(&connecting);
 
 	assert_true(offer >= 0);
-	assert_int_equal(meet_pick_up(&connecting, offer, &taken), -EAGAIN);
+	assert_int_equal(meet_pick_up(&connecting, offer, &visitor, &taken), -EAGAIN);
 	assert_int_equal(channel_make(&made, RING), 0);
 	assert_int_equal(meet_hand_over(&accepting, &made), 0);
-	assert_int_equal(meet_pick_up(&connecting, offer, &taken), 0);
+	assert_int_equal(meet_pick_up(&connecting, offer, &visitor, &taken), 0);
 	close(offer);
 	atomic_store(&made.in.shared->reader, 1);
 	atomic_store(&taken.in.shared->reader, 1);
@@ -184,8 +195,8 @@ static void another_user_who_hands_over_is_refused(void **state)
 	offer = meet_offer(&connecting);
 	/* He proves that the offering end is genuine, and is himself none of the connection's. */
 	assert_int_equal(as_nobody(hand_over_as_impostor), 0);
-	assert_int_equal(meet_pick_up(&connecting, offer, &taken), -EPERM);
-	assert_int_equal(meet_pick_up(&connecting, offer, &taken), -EAGAIN);
+	assert_int_equal(meet_pick_up(&connecting, offer, &visitor, &taken), -EPERM);
+	assert_int_equal(meet_pick_up(&connecting, offer, &visitor, &taken), -EAGAIN);
 	close(offer);
 }
 

@@ -1,0 +1,412 @@
+/* SPDX-License-Identifier: MIT */
+/* Engines of engine.h: where they come from, how the ends meet, how they end. */
+#define _GNU_SOURCE
+#include "preload/engine.h"
+
+#include <errno.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <string.h>
+
+#include "common/log.h"
+#include "common/sys.h"
+#include "preload/guest.h"
+#include "preload/send.h"
+#include "preload/sg.h"
+
+#define SLAB_ENGINES 64
+#define SLABS 4096
+#define TRIES_MAX 12	 /* at the 1st, 2nd, 4th ... data call */
+#define AUTO_FIRST_TRY 4 /* `auto`: a connection that says little is not worth it */
+#define PREMADE_MAX 8	 /* channels made for connections that a fork finds apart */
+#define OFFER_CALLS_MAX 4096
+
+_Atomic bool engine_ever;
+
+static struct lock pool_lock;
+static struct engine *pool_free;
+static uint32_t slab_count;
+uint32_t engine_premade;
+
+static void pool_grow(void)
+{
+	struct engine *slab = slab_count < SLABS ? sys_map(SLAB_ENGINES * sizeof(*slab), MAP_SHARED) : NULL;
+
+	if (!slab)
+		return;
+	slab_count++;
+	for (int i = 0; i < SLAB_ENGINES; i++) {
+		slab[i].next_free = pool_free;
+		pool_free = &slab[i];
+	}
+}
+
+static struct engine *pool_pop(void)
+{
+	struct engine *engine = NULL;
+	struct lock_hold hold;
+
+	if (!lock_take(&pool_lock, &hold))
+		return NULL;
+	if (!pool_free)
+		pool_grow();
+	engine = pool_free;
+	if (engine)
+		pool_free = engine->next_free;
+	lock_give(&pool_lock, &hold);
+	return engine;
+}
+
+static void pool_push(struct engine *engine)
+{
+	struct lock_hold hold;
+
+	if (!lock_take(&pool_lock, &hold))
+		return;
+	engine->next_free = pool_free;
+	pool_free = engine;
+	lock_give(&pool_lock, &hold);
+}
+
+/* After fork both processes would hand out the same engines from what was free: the child starts with none. */
+void engine_after_fork(void)
+{
+	atomic_store(&pool_lock.word, 0);
+	pool_free = NULL;
+}
+
+void engine_open(struct conn *conn, const struct sockaddr_storage *local, const struct sockaddr_storage *peer)
+{
+	struct meet_names names = { *local, *peer };
+	struct engine *engine;
+
+	/* A connect that is under way has no peer yet: that is seen when it has to meet. */
+	if ((conn->policy != PATH_BSDP && conn->policy != PATH_AUTO) || guest_sandboxed() ||
+	    (peer->ss_family && !meet_is_local(&names)))
+		return;
+	engine = pool_pop();
+	if (!engine)
+		return;
+	memset(engine, 0, sizeof(*engine));
+	engine->role = conn->role;
+	engine->names = names;
+	engine->offer = -1;
+	engine->visitor = -1;
+	engine->channel.fd = -1;
+	engine->next_try = conn->policy == PATH_AUTO ? AUTO_FIRST_TRY : 1;
+	engine->spin_ns = (uint32_t)settings.spin_us * 1000;
+	atomic_store(&engine->holders, 1);
+	atomic_store(&engine->state, ENGINE_APART);
+	atomic_store(&conn->engine, engine);
+	atomic_store_explicit(&engine_ever, true, memory_order_relaxed);
+}
+
+/* Use ---------------------------------------------------------------------------------------------------------------- */
+
+static void drop_own(int *fd)
+{
+	if (*fd < 0)
+		return;
+	table_own_drop(*fd);
+	sys_call(SYS_close, *fd, 0, 0, 0, 0, 0);
+	*fd = -1;
+}
+
+static void finish(struct conn *conn, struct engine *engine)
+{
+	struct channel mine = engine->channel; /* mapped in each process that holds it */
+
+	atomic_store(&conn->engine, NULL);
+	drop_own(&conn->engine_fd);
+	channel_close(&mine);
+	if (atomic_fetch_sub(&engine->holders, 1) == 1) {
+		atomic_store(&engine->state, ENGINE_FREE);
+		pool_push(engine);
+	}
+}
+
+/* Whoever finds the connection closed and unused ends it, once. */
+static bool claims_end(struct conn *conn)
+{
+	uint32_t closed = ENGINE_CLOSING;
+
+	return atomic_compare_exchange_strong(&conn->engine_users, &closed, 0);
+}
+
+void engine_leave(struct conn *conn)
+{
+	if (atomic_fetch_sub(&conn->engine_users, 1) == (ENGINE_CLOSING | 1) && claims_end(conn)) {
+		finish(conn, atomic_load(&conn->engine));
+		conn_release(conn);
+	}
+}
+
+struct engine *engine_use(struct conn *conn, int fd)
+{
+	uint32_t before = atomic_fetch_add(&conn->engine_users, 1);
+	struct engine *engine = atomic_load(&conn->engine);
+
+	if (!(before & ENGINE_CLOSING) && engine && table_conn(fd) == conn)
+		return engine;
+	engine_leave(conn);
+	return NULL;
+}
+
+/* The end as the kernel's own socket has it: unread bytes reset the connection, doorbells do not. */
+static void close_lanes(struct engine *engine, int fd)
+{
+	struct linger reset = { .l_onoff = 1, .l_linger = 0 };
+	char bells[64];
+	uint64_t due = lane_bells_due(&engine->channel.in);
+
+	for (long got = 1; due && got > 0; due -= (uint64_t)got) {
+		got = sys_call(SYS_recvfrom, fd, (long)bells, (long)(due < sizeof(bells) ? due : sizeof(bells)),
+			       MSG_DONTWAIT, 0, 0);
+		if (got <= 0)
+			break;
+		lane_saw_bells(&engine->channel.in, (uint64_t)got);
+	}
+	if (lane_backlog(&engine->channel.in) > 0 && atomic_load(&engine->channel.in.shared->from_ring))
+		sys_call(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, (long)&reset, sizeof(reset), 0);
+	atomic_store(&engine->channel.in.shared->reader, 0);
+}
+
+static void withdraw_offer(struct engine *engine)
+{
+	if (engine->offer >= 0 && engine->offer_process == (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0)) {
+		drop_own(&engine->offer);
+		drop_own(&engine->visitor);
+	}
+	engine->offer = -1;
+	engine->visitor = -1;
+}
+
+bool engine_close(struct conn *conn, int fd)
+{
+	struct engine *engine = atomic_load(&conn->engine);
+	struct lock_hold hold;
+
+	if (!engine)
+		return true;
+	if (atomic_load(&engine->holders) == 1 && lock_take(&engine->in, &hold)) {
+		if (engine_met(engine) && !guest_sandboxed())
+			close_lanes(engine, fd);
+		withdraw_offer(engine);
+		lock_give(&engine->in, &hold);
+	}
+	atomic_fetch_or(&conn->engine_users, ENGINE_CLOSING);
+	if (!claims_end(conn))
+		return false;
+	finish(conn, engine);
+	return true;
+}
+
+/* Meeting ------------------------------------------------------------------------------------------------------------ */
+
+static void give_up(struct conn *conn, struct engine *engine, enum stat_reason why)
+{
+	withdraw_offer(engine);
+	drop_own(&conn->engine_fd);
+	stats_reason(conn->slot, why);
+	atomic_store(&engine->state, ENGINE_OVER);
+}
+
+/* The lanes take over what was counted. Under both locks. */
+static void meet(struct conn *conn, struct engine *engine)
+{
+	atomic_store(&engine->channel.out.shared->sent, engine->sent);
+	atomic_store(&engine->channel.in.shared->received, engine->received);
+	atomic_fetch_add(&engine->channel.in.shared->raw, engine->raw_receiving);
+	if (engine->reader)
+		atomic_store(&engine->channel.in.shared->reader, 1);
+}
+
+static void met(struct conn *conn, struct engine *engine)
+{
+	withdraw_offer(engine);
+	atomic_store(&engine->state, ENGINE_MET);
+	stats_conn(conn->slot, STAT_CONN_MEETINGS, 1);
+	log_trace("met its peer on this host");
+}
+
+static bool names_are_known(struct engine *engine, int fd)
+{
+	socklen_t bytes = sizeof(engine->names.local);
+
+	if (sys_call(SYS_getsockname, fd, (long)&engine->names.local, (long)&bytes, 0, 0, 0) < 0)
+		return false;
+	bytes = sizeof(engine->names.peer);
+	return sys_call(SYS_getpeername, fd, (long)&engine->names.peer, (long)&bytes, 0, 0, 0) >= 0;
+}
+
+static int make_channel(struct conn *conn, struct engine *engine)
+{
+	uint32_t bytes = LANE_RING_MIN;
+	int rc;
+
+	while (bytes < (uint32_t)settings.ring_bytes)
+		bytes *= 2;
+	rc = channel_make(&engine->channel, bytes);
+
+	if (rc < 0)
+		return rc;
+	conn->engine_fd = engine->channel.fd; /* each process has its own */
+	engine->channel.fd = -1;
+	table_own_keep(conn->engine_fd);
+	return 0;
+}
+
+/* The accepting end. Under both locks. Returns 0 when they have met. */
+static int reach_out(struct conn *conn, struct engine *engine)
+{
+	int peer = meet_reach(&engine->names), rc = 0;
+
+	if (peer < 0)
+		return peer;
+	if (!engine->channel.header)
+		rc = make_channel(conn, engine);
+	if (rc >= 0) {
+		struct channel given = engine->channel;
+
+		given.fd = conn->engine_fd;
+		meet(conn, engine); /* before the peer can see it */
+		rc = meet_give(peer, &given);
+	}
+	sys_call(SYS_close, peer, 0, 0, 0, 0, 0);
+	if (rc >= 0)
+		drop_own(&conn->engine_fd);
+	return rc;
+}
+
+/* The connecting end. Under both locks. */
+static int pick_up(struct conn *conn, struct engine *engine)
+{
+	int rc;
+
+	if (engine->offer < 0) {
+		engine->offer = meet_offer(&engine->names);
+		if (engine->offer < 0)
+			return engine->offer;
+		engine->offer_process = (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
+		table_own_keep(engine->offer);
+		return -EAGAIN;
+	}
+	rc = meet_pick_up(&engine->names, engine->offer, &engine->visitor, &engine->channel);
+	if (engine->visitor >= 0)
+		table_own_keep(engine->visitor);
+	if (!rc)
+		meet(conn, engine);
+	return rc == -EPERM || rc == -EPROTO ? -EAGAIN : rc;
+}
+
+static void try_to_meet(struct conn *conn, struct engine *engine, int fd)
+{
+	bool client = engine->role == ROLE_CLIENT;
+	int rc = -EAGAIN;
+
+	if (!names_are_known(engine, fd))
+		return; /* not connected yet */
+	if (!meet_is_local(&engine->names)) {
+		give_up(conn, engine, REASON_REMOTE);
+		return;
+	}
+	rc = client ? pick_up(conn, engine) : reach_out(conn, engine);
+	if (!rc)
+		met(conn, engine);
+	else if (client ? rc != -EAGAIN : rc != -ECONNREFUSED) {
+		log_info("fd %d: no meeting with the peer on this host: error %d", fd, -rc);
+		give_up(conn, engine, REASON_MEETING_FAILED);
+	}
+	else if (client ? atomic_load(&engine->calls) > OFFER_CALLS_MAX : ++engine->tries >= TRIES_MAX)
+		give_up(conn, engine, REASON_NO_PEER);
+}
+
+/* Neither end waits for the other: the accepting one asks ever more rarely, the connecting one looks more often. */
+static uint32_t next_try(const struct engine *engine, uint32_t calls)
+{
+	if (engine->role == ROLE_SERVER)
+		return 2 * calls;
+	return calls + (calls < 16 ? 1 : calls / 8);
+}
+
+void engine_step(struct conn *conn, struct engine *engine, int fd)
+{
+	uint32_t calls = atomic_fetch_add_explicit(&engine->calls, 1, memory_order_relaxed) + 1;
+	struct lock_hold in, out;
+
+	if (calls < engine->next_try || guest_sandboxed() || atomic_load(&conn->sg.held))
+		return;
+	if (!lock_take(&engine->in, &in))
+		return;
+	if (lock_take(&engine->out, &out)) {
+		if (calls >= engine->next_try && atomic_load(&engine->state) == ENGINE_APART) {
+			engine->next_try = next_try(engine, calls);
+			try_to_meet(conn, engine, fd);
+		}
+		lock_give(&engine->out, &out);
+	}
+	lock_give(&engine->in, &in);
+}
+
+void engine_pin(struct conn *conn, int fd)
+{
+	struct engine *engine = engine_enter(conn, fd);
+	struct lock_hold hold;
+
+	if (!engine)
+		return;
+	if (lock_take(&engine->out, &hold)) {
+		engine->pinned = true;
+		if (engine_met(engine))
+			engine_switch_back(conn, engine, fd);
+		lock_give(&engine->out, &hold);
+	}
+	engine_leave(conn);
+}
+
+bool engine_retire(struct conn *conn, int fd)
+{
+	struct engine *engine = engine_enter(conn, fd);
+	struct lock_hold hold;
+	bool all = true;
+
+	if (!engine)
+		return true;
+	if (lock_take(&engine->in, &hold)) {
+		if (engine_met(engine)) {
+			struct lane_shared *in = engine->channel.in.shared;
+
+			atomic_store(&in->reader, 0);
+			all = !atomic_load(&in->from_ring) && lane_backlog(&engine->channel.in) == 0;
+		} else if (atomic_load(&engine->state) == ENGINE_APART) {
+			give_up(conn, engine, REASON_SHARED);
+		}
+		lock_give(&engine->in, &hold);
+	}
+	engine_leave(conn);
+	engine_pin(conn, fd);
+	return all;
+}
+
+void engine_before_fork(struct conn *conn)
+{
+	struct engine *engine = atomic_load(&conn->engine);
+	struct lock_hold in, out;
+
+	if (!engine)
+		return;
+	if (lock_take(&engine->in, &in)) {
+		if (lock_take(&engine->out, &out)) {
+			/* Where both processes could meet, only a channel that both have can serve them. */
+			if (atomic_load(&engine->state) == ENGINE_APART && !engine->channel.header &&
+			    (engine->role == ROLE_CLIENT || engine_premade >= PREMADE_MAX ||
+			     make_channel(conn, engine) < 0))
+				give_up(conn, engine, REASON_SHARED);
+			engine_premade++;
+			lock_give(&engine->out, &out);
+		}
+		lock_give(&engine->in, &in);
+	}
+	atomic_fetch_add(&engine->holders, 1);
+}

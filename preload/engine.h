@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The SDP engine's place in a connection: two lanes (rdma/lane.h) beside the TCP stream, once both ends have met. Before that,
+ * and whenever a lane is on TCP, the program's bytes go by its own calls, counted, so that both ends agree on positions.
+ *
+ * An engine lives in memory that is shared over fork, with the locks of its two directions: all processes that hold the
+ * socket go on with the same lanes. Locks: `in` and `out` are held for bounded work only, never while waiting; neither is
+ * taken under the other but by meet(), in the order in, out. A connection's own lock comes before both.
+ */
+#ifndef ZC_PRELOAD_ENGINE_H
+#define ZC_PRELOAD_ENGINE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include "preload/conn.h"
+#include "rdma/channel.h"
+#include "rdma/meet.h"
+
+#define ENGINE_BY_KERNEL (-4096) /* not on the ring: make the call as the program did (send.h has the same) */
+#define ENGINE_CLOSING 0x80000000u
+
+enum engine_state {
+	ENGINE_FREE,
+	ENGINE_APART,	/* may meet its peer yet */
+	ENGINE_MET,	/* both lanes are there */
+	ENGINE_OVER,	/* will not: TCP for good, nothing is counted any more */
+};
+
+struct engine {
+	struct lock in, out;
+	_Atomic int state;
+	enum stats_role role;
+	_Atomic uint32_t holders;	/* processes */
+	_Atomic uint32_t calls;		/* of data, before it has met */
+	uint32_t next_try;
+	uint32_t tries;
+	int offer;			/* listening for the accepting end; -1 */
+	int visitor;			/* who has come to it and has not spoken yet; -1 */
+	int offer_process;
+	struct meet_names names;
+	struct channel channel;
+	/* Before it has met, under the lock of the direction; then the lanes have them. */
+	uint64_t sent, received;
+	uint32_t raw_receiving;
+	bool reader;
+	/* out */
+	uint32_t raw_sending;
+	bool pinned;			/* to TCP, for good */
+	uint64_t ring_bytes;		/* of the stream, so far: the others are the kernel's */
+	bool nodelay, cork;		/* the program's own options: on the ring the socket has others */
+	uint64_t head_seen;		/* of the consumer at the last send */
+	uint32_t stalled;		/* sends since it moved */
+	/* in */
+	int error;			/* that a look at the socket has used up, for when the ring is empty */
+	bool ended;			/* the stream's end was seen there */
+	_Atomic uint32_t sleepers;	/* threads that wait in the kernel for this lane */
+	uint32_t spin_ns;		/* how long a wait spins, adapted */
+	uint32_t spin_skip;
+	struct engine *next_free;
+};
+
+/* Whether there is, or may be, one on any connection: readiness has to be looked at. */
+extern _Atomic bool engine_ever;
+
+/* Gives a new connection an engine if its policy and its addresses allow one. Under the connection's lock. */
+void engine_open(struct conn *conn, const struct sockaddr_storage *local, const struct sockaddr_storage *peer);
+
+/*
+ * The last descriptor of this process goes. Under the connection's lock. Returns false if a call is still under way: then
+ * that one releases the connection when it ends (conn_release).
+ */
+bool engine_close(struct conn *conn, int fd);
+
+/* Around every use: engine_enter returns NULL if there is none, or if fd is another connection's by now. */
+struct engine *engine_use(struct conn *conn, int fd);
+void engine_leave(struct conn *conn);
+
+static inline struct engine *engine_enter(struct conn *conn, int fd)
+{
+	if (__builtin_expect(!atomic_load_explicit(&conn->engine, memory_order_relaxed), 1))
+		return NULL;
+	return engine_use(conn, fd);
+}
+
+static inline bool engine_met(const struct engine *engine)
+{
+	return atomic_load_explicit(&engine->state, memory_order_acquire) == ENGINE_MET;
+}
+
+/* Whether the connection's bytes may be in a ring. A hint without a lock. */
+static inline bool engine_has_met(struct conn *conn)
+{
+	struct engine *engine = atomic_load_explicit(&conn->engine, memory_order_acquire);
+
+	return engine && engine_met(engine);
+}
+
+/* A data call of the program: tries to meet, if it is time. */
+void engine_step(struct conn *conn, struct engine *engine, int fd);
+
+/* Moves the own lane back to TCP. Under the lock `out`. */
+void engine_switch_back(struct conn *conn, struct engine *engine, int fd);
+
+/* Both ends go on over TCP as far as this one can say: no TAKEOVER of the own lane any more. */
+void engine_pin(struct conn *conn, int fd);
+
+/* The connection is handed to somebody who knows nothing of lanes. Returns whether its bytes are all in the TCP stream. */
+bool engine_retire(struct conn *conn, int fd);
+
+/* fork: the child holds the engine, too; one that has not met gets its channel now, or none. Under the connection's lock. */
+void engine_before_fork(struct conn *conn);
+void engine_after_fork(void); /* in the child */
+extern uint32_t engine_premade; /* channels made by the present fork */
+
+/* Sends by the ring. Returns bytes taken, -errno or ENGINE_BY_KERNEL. */
+ssize_t engine_send(struct conn *conn, int fd, const struct iovec *iov, int count, int flags);
+
+/* Around every send that the kernel serves, and every receive before both ends have met; `done` is what it has brought. */
+struct engine_raw {
+	struct conn *conn; /* NULL: nothing to end */
+	struct engine *engine;
+	ssize_t done;
+	bool again;	   /* a receive: they have met in the meantime, engine_recv() has to do it */
+};
+struct engine_raw engine_raw_use(struct conn *conn, int fd);
+void engine_raw_ends(struct engine_raw *raw);
+struct engine_raw engine_raw_recv_use(struct conn *conn, int fd);
+void engine_raw_recv_ends(struct engine_raw *raw);
+
+static inline bool engine_is_there(const struct conn *conn)
+{
+	return __builtin_expect(atomic_load_explicit(&conn->engine, memory_order_relaxed) != NULL, 0);
+}
+
+static inline struct engine_raw engine_raw_begins(struct conn *conn, int fd)
+{
+	return engine_is_there(conn) ? engine_raw_use(conn, fd) : (struct engine_raw){ .conn = NULL };
+}
+
+static inline struct engine_raw engine_raw_recv_begins(struct conn *conn, int fd)
+{
+	return conn && engine_is_there(conn) ? engine_raw_recv_use(conn, fd) : (struct engine_raw){ .conn = NULL };
+}
+
+/* Receives. Returns bytes, -errno, or ENGINE_BY_KERNEL if the connection has no engine. A cancellation point. */
+ssize_t engine_recv(struct conn *conn, int fd, const struct iovec *iov, int count, int flags);
+
+/*
+ * TCP_NODELAY and TCP_CORK of a connection that has met: a doorbell must leave at once, whatever the program wants for its
+ * bytes. Return false if the kernel is to be asked.
+ */
+bool engine_sets_option(struct conn *conn, int fd, int name, int value);
+bool engine_gets_option(struct conn *conn, int fd, int name, int *value);
+
+/* Readiness (engine_wait.c) --------------------------------------------------------------------------------------- */
+
+enum engine_ready {
+	ENGINE_NOT_OURS,	/* the kernel's word stands */
+	ENGINE_READABLE,
+	ENGINE_SPURIOUS,	/* what the kernel has are doorbells alone */
+};
+
+/* A thread that sleeps in the kernel until a connection is readable; all zeroes: none. */
+struct engine_sleep {
+	struct conn *conn;
+	struct engine *engine;
+};
+
+/* Before it sleeps. Returns true if the ring has something already. Either way engine_wakes() ends it. */
+bool engine_sleeps(struct conn *conn, int fd, struct engine_sleep *sleep);
+void engine_wakes(struct engine_sleep *sleep);
+
+/* FIONREAD: puts the bytes that the program has not received yet. Returns false if the kernel knows better. */
+bool engine_unread(struct conn *conn, int fd, int *out);
+
+/* The kernel has told that the connection is readable: is it? */
+enum engine_ready engine_look(struct conn *conn, int fd);
+
+#endif

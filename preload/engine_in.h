@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT */
+/* The receiving side of an engine, between its own files: doorbells and sleepers. */
+#ifndef ZC_PRELOAD_ENGINE_IN_H
+#define ZC_PRELOAD_ENGINE_IN_H
+
+#include "preload/engine.h"
+
+/*
+ * Takes the doorbells that are due from the stream, after a look at the ring. While somebody sleeps in the kernel for this
+ * lane, they stay there as long as there are bytes in the ring: to the kernel they are its readability. Under the lock.
+ */
+void engine_strip(struct conn *conn, struct engine *engine, int fd);
+
+/* The program is told that there is nothing: a wait that we do not see must end when there is. */
+void engine_arm(struct conn *conn, struct engine *engine);
+
+static inline void cpu_relax(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#else
+	__asm__ volatile("yield");
+#endif
+}
+
+#endif

@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Sends by the ring, and the counting of those that go by TCP. A full ring is left by a SWITCH: the rest is the kernel's, with
+ * its buffers, its EAGAIN and its waiting (docs/decisions/0009).
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "common/sys.h"
+#include "preload/engine.h"
+#include "preload/real.h"
+#include "preload/send.h"
+
+#define STALLED_LOOK 8 /* sends that a consumer has not moved for, after which the socket is asked how it is */
+
+/* Bytes that the kernel has been given on this socket, doorbells included; UINT64_MAX if it can't say. */
+static uint64_t written(int fd)
+{
+	struct tcp_info info;
+	socklen_t bytes = sizeof(info);
+
+	memset(&info, 0, sizeof(info));
+	if (sys_call(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, (long)&info, (long)&bytes, 0) < 0 ||
+	    bytes < offsetof(struct tcp_info, tcpi_dsack_dups))
+		return UINT64_MAX;
+	return info.tcpi_bytes_sent - info.tcpi_bytes_retrans + info.tcpi_notsent_bytes;
+}
+
+static void set_option(int fd, int name, bool value)
+{
+	int on = value;
+
+	sys_call(SYS_setsockopt, fd, IPPROTO_TCP, name, (long)&on, sizeof(on), 0);
+}
+
+static bool option_of(int fd, int name)
+{
+	int value = 0;
+	socklen_t bytes = sizeof(value);
+
+	sys_call(SYS_getsockopt, fd, IPPROTO_TCP, name, (long)&value, (long)&bytes, 0);
+	return value != 0;
+}
+
+/* With Nagle's algorithm a doorbell would wait for the acknowledgement of the last one; corked, for more bytes. */
+static void free_bells(struct engine *engine, int fd)
+{
+	engine->nodelay = option_of(fd, TCP_NODELAY);
+	engine->cork = option_of(fd, TCP_CORK);
+	if (!engine->nodelay)
+		set_option(fd, TCP_NODELAY, true);
+	if (engine->cork)
+		set_option(fd, TCP_CORK, false);
+}
+
+static void restore_options(struct engine *engine, int fd)
+{
+	if (!engine->nodelay)
+		set_option(fd, TCP_NODELAY, false);
+	if (engine->cork)
+		set_option(fd, TCP_CORK, true);
+}
+
+static bool is_option(int name)
+{
+	return name == TCP_NODELAY || name == TCP_CORK;
+}
+
+/* Takes the lock if the options are ours at present. */
+static struct engine *enter_options(struct conn *conn, int fd, int name, struct lock_hold *hold)
+{
+	struct engine *engine = is_option(name) ? engine_enter(conn, fd) : NULL;
+
+	if (!engine)
+		return NULL;
+	if (engine_met(engine) && lock_take(&engine->out, hold)) {
+		if (atomic_load(&engine->channel.out.shared->on_ring))
+			return engine;
+		lock_give(&engine->out, hold);
+	}
+	engine_leave(conn);
+	return NULL;
+}
+
+static void leave_options(struct conn *conn, struct engine *engine, const struct lock_hold *hold)
+{
+	lock_give(&engine->out, hold);
+	engine_leave(conn);
+}
+
+bool engine_sets_option(struct conn *conn, int fd, int name, int value)
+{
+	struct lock_hold hold;
+	struct engine *engine = enter_options(conn, fd, name, &hold);
+
+	if (!engine)
+		return false;
+	*(name == TCP_CORK ? &engine->cork : &engine->nodelay) = value;
+	leave_options(conn, engine, &hold);
+	return true;
+}
+
+bool engine_gets_option(struct conn *conn, int fd, int name, int *value)
+{
+	struct lock_hold hold;
+	struct engine *engine = enter_options(conn, fd, name, &hold);
+
+	if (!engine)
+		return false;
+	*value = name == TCP_CORK ? engine->cork : engine->nodelay;
+	leave_options(conn, engine, &hold);
+	return true;
+}
+
+/*
+ * Moves the lane to the ring if nothing speaks against it. Bytes that somebody has sent behind our back are still in the
+ * stream, unseen by the counts: then never. Under the lock.
+ */
+static bool take_over(struct conn *conn, struct engine *engine, int fd)
+{
+	struct lane_shared *out = engine->channel.out.shared;
+
+	if (atomic_load_explicit(&out->on_ring, memory_order_relaxed))
+		return true;
+	if (engine->pinned || engine->raw_sending || atomic_load_explicit(&conn->sg.held, memory_order_relaxed))
+		return false;
+	if (!atomic_load(&out->reader) || atomic_load(&out->received) != atomic_load(&out->sent)) {
+		stats_reason(conn->slot, REASON_NOT_CAUGHT_UP);
+		return false;
+	}
+	if (written(fd) != atomic_load(&out->sent) - engine->ring_bytes + atomic_load(&out->bells)) {
+		engine->pinned = true;
+		stats_reason(conn->slot, REASON_DETACHED);
+		return false;
+	}
+	if (!lane_take_over(&engine->channel.out))
+		return false;
+	free_bells(engine, fd);
+	stats_conn(conn->slot, STAT_CONN_TAKEOVERS, 1);
+	return true;
+}
+
+void engine_switch_back(struct conn *conn, struct engine *engine, int fd)
+{
+	if (!atomic_load_explicit(&engine->channel.out.shared->on_ring, memory_order_relaxed) ||
+	    !lane_switch(&engine->channel.out))
+		return;
+	restore_options(engine, fd);
+	stats_conn(conn->slot, STAT_CONN_SWITCHES, 1);
+}
+
+static void ring_bell(struct conn *conn, struct engine *engine, int fd)
+{
+	long rc;
+
+	if (!lane_must_ring(&engine->channel.out))
+		return;
+	rc = sys_call(SYS_sendto, fd, (long)"", 1, MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0);
+	lane_rang(&engine->channel.out, rc == 1);
+	stats_conn(conn->slot, STAT_CONN_DOORBELLS, 1);
+}
+
+/* A peer that is gone takes nothing from the ring: only the kernel knows. Returns whether the socket is as it should be. */
+static bool is_alive(struct engine *engine, int fd)
+{
+	uint64_t head = atomic_load_explicit(&engine->channel.out.shared->head, memory_order_relaxed);
+	struct pollfd look = { .fd = fd, .events = POLLRDHUP };
+
+	if (head != engine->head_seen || !lane_backlog(&engine->channel.out)) {
+		engine->head_seen = head;
+		engine->stalled = 0;
+		return true;
+	}
+	if (++engine->stalled % STALLED_LOOK)
+		return true;
+	return sys_call(SYS_poll, (long)&look, 1, 0, 0, 0, 0) <= 0;
+}
+
+/* Puts what fits. Returns bytes, or ENGINE_BY_KERNEL if the lane is on TCP. Under the lock. */
+static ssize_t put(struct conn *conn, struct engine *engine, int fd, const struct iovec *iov, int count, size_t bytes)
+{
+	ssize_t done;
+
+	if (!take_over(conn, engine, fd))
+		return ENGINE_BY_KERNEL;
+	if (!atomic_load(&engine->channel.out.shared->reader) || !is_alive(engine, fd)) {
+		engine_switch_back(conn, engine, fd);
+		return ENGINE_BY_KERNEL;
+	}
+	done = lane_put(&engine->channel.out, iov, count, 0);
+	if (done < 0)
+		return -ECONNRESET;
+	engine->ring_bytes += (uint64_t)done;
+	ring_bell(conn, engine, fd);
+	if ((size_t)done < bytes) {
+		engine_switch_back(conn, engine, fd);
+		stats_reason(conn->slot, REASON_RING_FULL);
+	}
+	return done;
+}
+
+static size_t add_up(const struct iovec *iov, int count)
+{
+	size_t bytes = 0;
+
+	for (int i = 0; i < count; i++)
+		bytes += iov[i].iov_len;
+	return bytes;
+}
+
+/* The rest of a send of which `done` bytes are in the ring, as the program's own call would. */
+static ssize_t send_rest(struct conn *conn, int fd, const struct iovec *iov, int count, size_t done, int flags)
+{
+	struct iovec rest[count];
+	struct msghdr message = { .msg_iov = rest };
+	__attribute__((cleanup(engine_raw_ends))) struct engine_raw raw = engine_raw_begins(conn, fd);
+	size_t skip = done;
+	int used = 0;
+
+	for (int i = 0; i < count; i++) {
+		size_t cut = skip < iov[i].iov_len ? skip : iov[i].iov_len;
+
+		skip -= cut;
+		if (cut < iov[i].iov_len)
+			rest[used++] = (struct iovec){ (char *)iov[i].iov_base + cut, iov[i].iov_len - cut };
+	}
+	message.msg_iovlen = (size_t)used;
+	raw.done = real.sendmsg(fd, &message, flags);
+	if (raw.done < 0)
+		return done ? (ssize_t)done : -errno;
+	stats_sent(conn->slot, PATH_COPY, (uint64_t)raw.done, 1);
+	return (ssize_t)done + raw.done;
+}
+
+ssize_t engine_send(struct conn *conn, int fd, const struct iovec *iov, int count, int flags)
+{
+	struct engine *engine = engine_enter(conn, fd);
+	ssize_t done = ENGINE_BY_KERNEL;
+	struct lock_hold hold;
+	size_t bytes;
+
+	if (!engine)
+		return ENGINE_BY_KERNEL;
+	if (atomic_load_explicit(&engine->state, memory_order_relaxed) == ENGINE_APART)
+		engine_step(conn, engine, fd);
+	bytes = add_up(iov, count);
+	if (engine_met(engine) && bytes) {
+		pthread_testcancel();
+		if (lock_take(&engine->out, &hold)) {
+			done = put(conn, engine, fd, iov, count, bytes);
+			lock_give(&engine->out, &hold);
+		}
+	}
+	engine_leave(conn);
+	if (done < 0)
+		return done;
+	stats_sent(conn->slot, PATH_BSDP, (uint64_t)done, 0);
+	return (size_t)done < bytes ? send_rest(conn, fd, iov, count, (size_t)done, flags) : done;
+}
+
+struct engine_raw engine_raw_use(struct conn *conn, int fd)
+{
+	struct engine_raw raw = { .engine = engine_enter(conn, fd), .done = -1 };
+	struct lock_hold hold;
+
+	if (!raw.engine)
+		return raw;
+	if (atomic_load_explicit(&raw.engine->state, memory_order_relaxed) == ENGINE_OVER ||
+	    !lock_take(&raw.engine->out, &hold)) {
+		engine_leave(conn);
+		return raw;
+	}
+	if (engine_met(raw.engine))
+		engine_switch_back(conn, raw.engine, fd);
+	raw.engine->raw_sending++;
+	lock_give(&raw.engine->out, &hold);
+	raw.conn = conn;
+	return raw;
+}
+
+void engine_raw_ends(struct engine_raw *raw)
+{
+	struct lock_hold hold;
+	uint64_t bytes;
+
+	if (__builtin_expect(!raw->conn, 1))
+		return;
+	bytes = raw->done > 0 ? (uint64_t)raw->done : 0;
+	if (lock_take(&raw->engine->out, &hold)) {
+		raw->engine->raw_sending--;
+		if (engine_met(raw->engine))
+			lane_sent_raw(&raw->engine->channel.out, bytes);
+		else
+			raw->engine->sent += bytes;
+		lock_give(&raw->engine->out, &hold);
+	}
+	engine_leave(raw->conn);
+	raw->conn = NULL;
+}

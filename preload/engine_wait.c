@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Readiness of connections with rings. To whoever sleeps in the kernel, a doorbell in the TCP stream is the readability of the
+ * ring: as long as somebody does, or may, the lane is armed after every look, and a doorbell stays where it is until the ring
+ * is empty. What is left to hide is a doorbell for bytes that a receive has taken in the meantime.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+
+#include "common/sys.h"
+#include "preload/engine_in.h"
+
+/* Whether somebody may sleep in the kernel for this lane: a thread in a receive or a poll, or an epoll set. */
+static bool is_watched(const struct conn *conn, const struct engine *engine)
+{
+	return atomic_load(&engine->sleepers) || atomic_load_explicit(&conn->watched, memory_order_relaxed);
+}
+
+static bool take_bells(struct engine *engine, int fd, uint64_t due)
+{
+	char bells[64];
+
+	while (due) {
+		long got = sys_call(SYS_recvfrom, fd, (long)bells, (long)(due < sizeof(bells) ? due : sizeof(bells)),
+				    MSG_DONTWAIT, 0, 0);
+
+		if (got <= 0)
+			return false;
+		lane_saw_bells(&engine->channel.in, (uint64_t)got);
+		due -= (uint64_t)got;
+	}
+	return true;
+}
+
+void engine_strip(struct conn *conn, struct engine *engine, int fd)
+{
+	struct lane *in = &engine->channel.in;
+	uint64_t due = lane_bells_due(in);
+
+	/* Armed first: a doorbell that comes now is for bytes that come now, and is not taken. */
+	if (is_watched(conn, engine) && !lane_arm(in))
+		return;
+	if (due)
+		take_bells(engine, fd, due);
+}
+
+void engine_arm(struct conn *conn, struct engine *engine)
+{
+	struct lock_hold hold;
+
+	if (!engine_met(engine) || !lock_take(&engine->in, &hold))
+		return;
+	lane_arm(&engine->channel.in);
+	lock_give(&engine->in, &hold);
+}
+
+/* Moves of the lane at the front of the ring are no bytes: they are taken note of. Under the lock. */
+static void pass_marks(struct lane *in)
+{
+	size_t none;
+
+	lane_get(in, NULL, 0, false, &none);
+}
+
+bool engine_sleeps(struct conn *conn, int fd, struct engine_sleep *sleep)
+{
+	struct engine *engine = engine_enter(conn, fd);
+	struct lock_hold hold;
+	bool ready = false;
+
+	if (!engine)
+		return false;
+	if (!lock_take(&engine->in, &hold)) {
+		engine_leave(conn);
+		return false;
+	}
+	/* Counted before they have met, too: they may meet while this thread sleeps. */
+	atomic_fetch_add(&engine->sleepers, 1);
+	*sleep = (struct engine_sleep){ conn, engine };
+	if (engine_met(engine)) {
+		pass_marks(&engine->channel.in);
+		ready = !lane_arm(&engine->channel.in);
+	}
+	lock_give(&engine->in, &hold);
+	return ready;
+}
+
+void engine_wakes(struct engine_sleep *sleep)
+{
+	if (!sleep->conn)
+		return;
+	atomic_fetch_sub(&sleep->engine->sleepers, 1);
+	engine_leave(sleep->conn);
+	sleep->conn = NULL;
+}
+
+enum engine_ready engine_look(struct conn *conn, int fd)
+{
+	struct engine *engine = engine_enter(conn, fd);
+	enum engine_ready ready = ENGINE_NOT_OURS;
+	struct pollfd look = { .fd = fd, .events = POLLIN };
+	struct lock_hold hold;
+
+	if (!engine)
+		return ENGINE_NOT_OURS;
+	if (engine_met(engine) && lock_take(&engine->in, &hold)) {
+		struct lane *in = &engine->channel.in;
+
+		pass_marks(in);
+		engine_strip(conn, engine, fd);
+		if (lane_backlog(in) != 0)
+			ready = ENGINE_READABLE;
+		else if (sys_call(SYS_poll, (long)&look, 1, 0, 0, 0, 0) == 1)
+			ready = lane_bells_due(in) ? ENGINE_SPURIOUS : ENGINE_NOT_OURS;
+		else
+			ready = ENGINE_SPURIOUS;
+		lock_give(&engine->in, &hold);
+	}
+	engine_leave(conn);
+	return ready;
+}
+
+bool engine_unread(struct conn *conn, int fd, int *out)
+{
+	struct engine *engine = engine_enter(conn, fd);
+	struct lock_hold hold;
+	bool known = false;
+
+	if (!engine)
+		return false;
+	if (engine_met(engine) && lock_take(&engine->in, &hold)) {
+		struct lane *in = &engine->channel.in;
+		int raw = 0;
+
+		pass_marks(in);
+		if (sys_call(SYS_ioctl, fd, FIONREAD, (long)&raw, 0, 0, 0) >= 0) {
+			uint64_t due = lane_bells_due(in);
+
+			known = true;
+			raw = due < (uint64_t)raw ? raw - (int)due : 0;
+			*out = raw + (int)lane_unread(in);
+		}
+		lock_give(&engine->in, &hold);
+	}
+	engine_leave(conn);
+	return known;
+}
