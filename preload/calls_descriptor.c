@@ -148,6 +148,14 @@ ZC_EXPORT int dup3(int fd, int to, int flags)
 	return rc;
 }
 
+/* The program wants SIGIO: a notice would raise it, and a byte in a ring has to. */
+static void raises_signals(struct conn *conn, int fd)
+{
+	conn_detach(conn, REASON_APP_ERRQUEUE);
+	atomic_store(&conn->signals, true);
+	engine_watch(conn, fd);
+}
+
 static int after_fcntl(int fd, int command, long argument, int rc)
 {
 	struct conn *conn = table_conn(fd);
@@ -158,7 +166,7 @@ static int after_fcntl(int fd, int command, long argument, int rc)
 		closing(rc);
 		conn_dup(fd, rc);
 	} else if (conn && command == F_SETFL && argument & O_ASYNC) {
-		conn_detach(conn, REASON_APP_ERRQUEUE); /* a notice would raise SIGIO */
+		raises_signals(conn, fd);
 	}
 	return rc;
 }
@@ -192,7 +200,7 @@ ZC_EXPORT int ioctl(int fd, unsigned long request, ...)
 	real_resolve();
 	sg_before_wait();
 	if (conn && request == FIOASYNC)
-		conn_detach(conn, REASON_APP_ERRQUEUE);
+		raises_signals(conn, fd);
 	if (conn && request == FIONREAD && engine_unread(conn, fd, argument))
 		return 0;
 	return real.ioctl(fd, request, argument);

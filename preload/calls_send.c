@@ -231,11 +231,50 @@ ZC_EXPORT ssize_t sendfile64(int fd, int in, off64_t *offset, size_t bytes)
 	return SEND_KERNEL_ONLY(fd, real.sendfile64(fd, in, offset, bytes));
 }
 
+#define SPLICE_STEP 65536
+
+/*
+ * From a connection whose bytes may be in a ring into a pipe: looked at, written, and then taken, as many as the pipe took.
+ * Returns bytes, -1 with errno, or ENGINE_BY_KERNEL.
+ */
+static ssize_t splice_ring(struct conn *conn, int in, int pipe, size_t bytes, unsigned int flags)
+{
+	static __thread char step[SPLICE_STEP] __attribute__((tls_model("initial-exec")));
+	struct iovec iov = { step, bytes < sizeof(step) ? bytes : sizeof(step) };
+	int wait = flags & SPLICE_F_NONBLOCK ? MSG_DONTWAIT : 0;
+	ssize_t got = engine_recv(conn, in, &iov, 1, MSG_PEEK | wait);
+	ssize_t put;
+
+	if (got <= 0)
+		return got == ENGINE_BY_KERNEL ? got : send_result(got);
+	put = real.write(pipe, step, (size_t)got);
+	if (put <= 0)
+		return put;
+	iov.iov_len = (size_t)put;
+	return send_result(engine_recv(conn, in, &iov, 1, MSG_TRUNC | MSG_DONTWAIT));
+}
+
 ZC_EXPORT ssize_t splice(int in, off64_t *in_offset, int fd, off64_t *out_offset, size_t bytes, unsigned int flags)
 {
+	struct conn *from = table_conn(in);
+	ssize_t rc;
+
 	if (!table_conn(fd))
 		before_kernel(in, REASON_NONE);
-	return SEND_KERNEL_ONLY(fd, real.splice(in, in_offset, fd, out_offset, bytes, flags));
+	if (from && engine_is_there(from) && bytes) {
+		rc = splice_ring(from, in, fd, bytes, flags);
+		if (rc != ENGINE_BY_KERNEL)
+			return rc;
+	}
+	if (from) {
+		/* Before both ends have met: counted, so that they agree on positions. */
+		__attribute__((cleanup(engine_raw_recv_ends))) struct engine_raw raw = engine_raw_recv_begins(from, in);
+
+		if (!raw.again)
+			return raw.done = SEND_KERNEL_ONLY(fd, real.splice(in, in_offset, fd, out_offset, bytes, flags));
+	}
+	return from ? splice_ring(from, in, fd, bytes, flags) :
+		      SEND_KERNEL_ONLY(fd, real.splice(in, in_offset, fd, out_offset, bytes, flags));
 }
 
 ZC_EXPORT int vdprintf(int fd, const char *format, va_list list)

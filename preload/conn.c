@@ -124,6 +124,7 @@ static void reset(struct conn *conn)
 	conn->app_error_queue = false;
 	conn->watches = NULL;
 	atomic_store(&conn->watched, false);
+	atomic_store(&conn->signals, false);
 	conn->engine_fd = -1;
 	conn->cookie = 0;
 	conn->extra = 0;

@@ -108,6 +108,7 @@ struct conn {
 	_Atomic bool send_blocked; /* a send met a full buffer since the last writable event */
 	struct watch *watches;
 	_Atomic bool watched;	/* there are some: somebody may sleep in the kernel for it at any time */
+	_Atomic bool signals;	/* O_ASYNC: the kernel's readability is a signal */
 	struct engine *_Atomic engine;	/* NULL: none; see engine.h */
 	_Atomic uint32_t engine_users;
 	int engine_fd;		/* of a channel that is still to be handed over, or -1 */

@@ -15,6 +15,7 @@
 #include "preload/send.h"
 #include "preload/sg.h"
 
+#define TRANSPORT_NONE 2 /* of ZC_TRANSPORT */
 #define SLAB_ENGINES 64
 #define SLABS 4096
 #define TRIES_MAX 12	 /* at the 1st, 2nd, 4th ... data call */
@@ -82,7 +83,8 @@ void engine_open(struct conn *conn, const struct sockaddr_storage *local, const 
 	struct engine *engine;
 
 	/* A connect that is under way has no peer yet: that is seen when it has to meet. */
-	if ((conn->policy != PATH_BSDP && conn->policy != PATH_AUTO) || guest_sandboxed() ||
+	if ((conn->policy != PATH_BSDP && conn->policy != PATH_AUTO) || settings.transport == TRANSPORT_NONE ||
+	    guest_sandboxed() ||
 	    (peer->ss_family && !meet_is_local(&names)))
 		return;
 	engine = pool_pop();

@@ -174,6 +174,9 @@ struct engine_sleep {
 bool engine_sleeps(struct conn *conn, int fd, struct engine_sleep *sleep);
 void engine_wakes(struct engine_sleep *sleep);
 
+/* From here on somebody may sleep in the kernel for the connection at any time (conn->watched, conn->signals). */
+void engine_watch(struct conn *conn, int fd);
+
 /* FIONREAD: puts the bytes that the program has not received yet. Returns false if the kernel knows better. */
 bool engine_unread(struct conn *conn, int fd, int *out);
 

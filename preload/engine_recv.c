@@ -167,6 +167,9 @@ static bool spin(struct receive *receive)
 			}
 			cpu_relax();
 		}
+		/* The peer may be on this very core, or somebody else may want it. */
+		if (!guest_sandboxed())
+			sys_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
 	} while (clock_now() < until);
 	/* In vain: ever shorter, then seldom. */
 	engine->spin_ns /= 2;

@@ -12,10 +12,12 @@
 #include <string.h>
 
 #include "common/sys.h"
-#include "preload/engine.h"
+#include "preload/engine_in.h"
 #include "preload/real.h"
 #include "preload/send.h"
 
+#define ROOM_WAIT_NS 20000 /* for a consumer that takes nothing meanwhile */
+#define ROOM_STEP 16384	   /* of room that is worth a record */
 #define STALLED_LOOK 8 /* sends that a consumer has not moved for, after which the socket is asked how it is */
 
 /* Bytes that the kernel has been given on this socket, doorbells included; UINT64_MAX if it can't say. */
@@ -181,6 +183,35 @@ static bool is_alive(struct engine *engine, int fd)
 	return sys_call(SYS_poll, (long)&look, 1, 0, 0, 0, 0) <= 0;
 }
 
+/*
+ * A consumer that is busy taking bytes makes room faster than TCP would take them: as long as it does, a little patience. Puts
+ * more. Under the lock. Returns bytes or -EPROTO.
+ */
+static ssize_t put_patiently(struct engine *engine, int fd, const struct iovec *iov, int count, size_t bytes)
+{
+	struct lane *out = &engine->channel.out;
+	ssize_t done = lane_put(out, iov, count, 0), more = 0;
+	uint64_t head = 0, now = 0, moved = 0;
+
+	while (done >= 0 && (size_t)done < bytes) {
+		uint64_t at = atomic_load_explicit(&out->shared->head, memory_order_relaxed);
+
+		now = clock_now();
+		if (at != head || !moved)
+			moved = now;
+		if (atomic_load_explicit(&out->shared->armed, memory_order_relaxed) || now - moved > ROOM_WAIT_NS)
+			break; /* it sleeps, or does something else */
+		head = at;
+		for (int i = 0; i < 16; i++)
+			cpu_relax();
+		if (lane_room(out) < ROOM_STEP && (size_t)done + ROOM_STEP < bytes)
+			continue;
+		more = lane_put(out, iov, count, (size_t)done);
+		done = more < 0 ? more : done + more;
+	}
+	return done;
+}
+
 /* Puts what fits. Returns bytes, or ENGINE_BY_KERNEL if the lane is on TCP. Under the lock. */
 static ssize_t put(struct conn *conn, struct engine *engine, int fd, const struct iovec *iov, int count, size_t bytes)
 {
@@ -192,7 +223,7 @@ static ssize_t put(struct conn *conn, struct engine *engine, int fd, const struc
 		engine_switch_back(conn, engine, fd);
 		return ENGINE_BY_KERNEL;
 	}
-	done = lane_put(&engine->channel.out, iov, count, 0);
+	done = put_patiently(engine, fd, iov, count, bytes);
 	if (done < 0)
 		return -ECONNRESET;
 	engine->ring_bytes += (uint64_t)done;

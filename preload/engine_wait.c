@@ -15,7 +15,8 @@
 /* Whether somebody may sleep in the kernel for this lane: a thread in a receive or a poll, or an epoll set. */
 static bool is_watched(const struct conn *conn, const struct engine *engine)
 {
-	return atomic_load(&engine->sleepers) || atomic_load_explicit(&conn->watched, memory_order_relaxed);
+	return atomic_load(&engine->sleepers) || atomic_load_explicit(&conn->watched, memory_order_relaxed) ||
+	       atomic_load_explicit(&conn->signals, memory_order_relaxed);
 }
 
 static bool take_bells(struct engine *engine, int fd, uint64_t due)
@@ -62,6 +63,16 @@ static void pass_marks(struct lane *in)
 	size_t none;
 
 	lane_get(in, NULL, 0, false, &none);
+}
+
+void engine_watch(struct conn *conn, int fd)
+{
+	struct engine *engine = engine_enter(conn, fd);
+
+	if (!engine)
+		return;
+	engine_arm(conn, engine);
+	engine_leave(conn);
 }
 
 bool engine_sleeps(struct conn *conn, int fd, struct engine_sleep *sleep)

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include "common/sys.h"
+#include "preload/engine.h"
 #include "preload/zerocopy.h"
 
 #define SLAB_BYTES 16384
@@ -220,6 +221,8 @@ void watch_follow(int set_fd, int op, int fd, const struct epoll_event *event)
 	else
 		conn->zerocopy.refused = true;
 	conn_leave(conn, &hold);
+	if (op != EPOLL_CTL_DEL)
+		engine_watch(conn, fd);
 }
 
 static struct set *nesting;

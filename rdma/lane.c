@@ -75,6 +75,11 @@ static ssize_t room(const struct lane *lane, size_t reserve)
 	return used < 0 ? used : taken >= lane->bytes ? 0 : (ssize_t)(lane->bytes - taken);
 }
 
+ssize_t lane_room(const struct lane *lane)
+{
+	return room(lane, RESERVE + sizeof(struct record));
+}
+
 static void publish(struct lane *lane, uint64_t tail)
 {
 	/* Sequentially consistent with the load of `armed` behind it: see lane_must_ring. */

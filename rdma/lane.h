@@ -83,6 +83,9 @@ bool lane_switch(struct lane *lane);
 /* Puts as many bytes as fit, from the ones after the first `skip`. On the ring only. Returns bytes put, or -EPROTO. */
 ssize_t lane_put(struct lane *lane, const struct iovec *iov, int count, size_t skip);
 
+/* Returns bytes that lane_put would take at present. */
+ssize_t lane_room(const struct lane *lane);
+
 /* Counts raw bytes that the kernel took. On TCP only. */
 void lane_sent_raw(struct lane *lane, size_t bytes);
 
