@@ -205,15 +205,3 @@ ZC_EXPORT int ioctl(int fd, unsigned long request, ...)
 		return 0;
 	return real.ioctl(fd, request, argument);
 }
-
-ZC_EXPORT FILE *fdopen(int fd, const char *mode)
-{
-	struct conn *conn = table_conn(fd);
-
-	sg_before_wait();
-	if (conn) {
-		engine_retire(conn, fd);
-		conn_detach(conn, REASON_DETACHED); /* stdio's calls stay inside libc */
-	}
-	return real.fdopen(fd, mode);
-}

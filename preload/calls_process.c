@@ -6,11 +6,16 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/close_range.h>
+#include <poll.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "common/log.h"
 #include "common/sys.h"
+#include "preload/engine.h"
 #include "preload/guest.h"
 #include "preload/real.h"
 #include "preload/sg.h"
@@ -208,18 +213,92 @@ static bool closes_own(long number, long fd)
 	return number == SYS_close && table_is_own((int)fd);
 }
 
+/* Returns true if the number is of a data call, and then the wrapper's answer: the bytes may be in a ring. */
+static bool moves_data(long number, const long *a, long *answer)
+{
+	struct conn *conn = table_conn((int)a[0]);
+	const int fd = (int)a[0];
+
+	if (!conn || !engine_is_there(conn))
+		return false;
+	switch (number) {
+	case SYS_read:
+		*answer = read(fd, (void *)a[1], (size_t)a[2]);
+		return true;
+	case SYS_readv:
+		*answer = readv(fd, (const struct iovec *)a[1], (int)a[2]);
+		return true;
+	case SYS_recvfrom:
+		*answer = recvfrom(fd, (void *)a[1], (size_t)a[2], (int)a[3], (struct sockaddr *)a[4], (socklen_t *)a[5]);
+		return true;
+	case SYS_recvmsg:
+		*answer = recvmsg(fd, (struct msghdr *)a[1], (int)a[2]);
+		return true;
+	case SYS_write:
+		*answer = write(fd, (const void *)a[1], (size_t)a[2]);
+		return true;
+	case SYS_writev:
+		*answer = writev(fd, (const struct iovec *)a[1], (int)a[2]);
+		return true;
+	case SYS_sendto:
+		*answer = sendto(fd, (const void *)a[1], (size_t)a[2], (int)a[3], (const struct sockaddr *)a[4],
+				 (socklen_t)a[5]);
+		return true;
+	case SYS_sendmsg:
+		*answer = sendmsg(fd, (const struct msghdr *)a[1], (int)a[2]);
+		return true;
+	case SYS_shutdown:
+		*answer = shutdown(fd, (int)a[1]);
+		return true;
+	default:
+		return false;
+	}
+}
+
+/* The same for a wait, which must know doorbells from data. */
+static bool waits_for_data(long number, const long *a, long *answer)
+{
+	switch (number) {
+#ifdef SYS_poll
+	case SYS_poll:
+		*answer = poll((struct pollfd *)a[0], (nfds_t)a[1], (int)a[2]);
+		return true;
+#endif
+#ifdef SYS_epoll_wait
+	case SYS_epoll_wait:
+		*answer = epoll_wait((int)a[0], (struct epoll_event *)a[1], (int)a[2], (int)a[3]);
+		return true;
+#endif
+	case SYS_epoll_pwait:
+		if (a[4])
+			return false;
+		*answer = epoll_wait((int)a[0], (struct epoll_event *)a[1], (int)a[2], (int)a[3]);
+		return true;
+	default:
+		return false;
+	}
+}
+
+static bool is_for_engine(long number, const long *a, long *answer)
+{
+	return atomic_load_explicit(&engine_ever, memory_order_relaxed) &&
+	       (moves_data(number, a, answer) || waits_for_data(number, a, answer));
+}
+
 /* A raw system call of the program does what the wrapper would have done, where it concerns descriptors or memory. */
 __attribute__((no_sanitize_address)) /* takes six arguments whether they were given or not, as libc's does */
 ZC_EXPORT long syscall(long number, ...)
 {
 	va_list list;
-	long a[6];
+	long a[6], answer;
 
 	va_start(list, number);
 	for (int i = 0; i < 6; i++)
 		a[i] = va_arg(list, long);
 	va_end(list);
 	real_resolve();
+	if (is_for_engine(number, a, &answer))
+		return answer;
 	sg_before_wait();
 	if (closes_own(number, a[0])) {
 		errno = EBADF;

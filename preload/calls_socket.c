@@ -61,11 +61,16 @@ static bool is_tcp(int fd)
 
 ZC_EXPORT int connect(int fd, const struct sockaddr *address, socklen_t bytes)
 {
+	struct conn *conn = table_conn(fd);
 	int rc, saved;
 
 	sg_before_wait();
-	if (table_conn(fd))
-		return real.connect(fd, address, bytes); /* asked again: how is it going? */
+	if (conn) { /* asked again: how is it going? Or it is to be dissolved */
+		rc = real.connect(fd, address, bytes);
+		if (!rc && address && address->sa_family == AF_UNSPEC)
+			engine_dissolve(conn, fd);
+		return rc;
+	}
 	rc = real.connect(fd, address, bytes);
 	saved = errno;
 	if (address && (address->sa_family == AF_INET || address->sa_family == AF_INET6) && BUSY_OR_BETTER(rc) &&

@@ -83,7 +83,7 @@ void engine_open(struct conn *conn, const struct sockaddr_storage *local, const 
 	struct engine *engine;
 
 	/* A connect that is under way has no peer yet: that is seen when it has to meet. */
-	if ((conn->policy != PATH_BSDP && conn->policy != PATH_AUTO) || settings.transport == TRANSPORT_NONE ||
+	if (conn->policy != PATH_BSDP || settings.transport == TRANSPORT_NONE ||
 	    guest_sandboxed() ||
 	    (peer->ss_family && !meet_is_local(&names)))
 		return;
@@ -389,6 +389,28 @@ bool engine_retire(struct conn *conn, int fd)
 	engine_leave(conn);
 	engine_pin(conn, fd);
 	return all;
+}
+
+void engine_dissolve(struct conn *conn, int fd)
+{
+	struct engine *engine = engine_enter(conn, fd);
+	int saved = errno;
+	struct lock_hold in, out;
+
+	if (!engine)
+		return;
+	if (lock_take(&engine->in, &in)) {
+		if (lock_take(&engine->out, &out)) {
+			if (engine_met(engine))
+				atomic_store(&engine->channel.in.shared->reader, 0);
+			withdraw_offer(engine);
+			atomic_store(&engine->state, ENGINE_OVER);
+			lock_give(&engine->out, &out);
+		}
+		lock_give(&engine->in, &in);
+	}
+	engine_leave(conn);
+	errno = saved;
 }
 
 void engine_before_fork(struct conn *conn)

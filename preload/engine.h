@@ -111,6 +111,9 @@ void engine_pin(struct conn *conn, int fd);
 /* The connection is handed to somebody who knows nothing of lanes. Returns whether its bytes are all in the TCP stream. */
 bool engine_retire(struct conn *conn, int fd);
 
+/* The connection was dissolved: whatever is sent or received from here on is another's. */
+void engine_dissolve(struct conn *conn, int fd);
+
 /* fork: the child holds the engine, too; one that has not met gets its channel now, or none. Under the connection's lock. */
 void engine_before_fork(struct conn *conn);
 void engine_after_fork(void); /* in the child */

@@ -107,31 +107,54 @@ static void take_reply(struct transfer *transfer)
 		note_wrong("reply %#x", (unsigned char)reply);
 }
 
+static void rounds(struct transfer *transfer, struct end *end, const struct receiver *receiver)
+{
+	/* Whole pages for the larger rounds, off by some bytes for the smaller. */
+	char *data = aligned_alloc(4096, (LARGEST + 8191) & ~4095ul);
+
+	for (size_t i = 0; i < SIZES; i++) {
+		if (end->server) {
+			take_round(transfer, receiver, data + i % 3, sizes[i]);
+			give(transfer->fd, "+", 1);
+		} else {
+			send_round(transfer, data + i % 3, sizes[i]);
+			take_reply(transfer);
+		}
+	}
+	free(data);
+	note("%s: %llu so far", receiver->name,
+	     (unsigned long long)(end->server ? transfer->received : transfer->sent));
+}
+
 void transfer(struct end *end, long argument)
 {
 	struct transfer transfer = { .mode = TRANSFER_MODE(argument), .sender = &senders[TRANSFER_SENDER(argument)] };
-	/* Whole pages for the larger rounds, off by some bytes for the smaller. */
-	char *data = aligned_alloc(4096, (LARGEST + 8191) & ~4095ul);
 
 	meet(end);
 	transfer.fd = end->fd;
 	prepare(&transfer);
 	for (int r = 0; r < RECEIVER_COUNT; r++) {
-		if (receivers[r].blocking_only && transfer.mode != TRANSFER_BLOCKING)
-			continue;
-		for (size_t i = 0; i < SIZES; i++) {
-			if (end->server) {
-				take_round(&transfer, &receivers[r], data + i % 3, sizes[i]);
-				give(transfer.fd, "+", 1);
-			} else {
-				send_round(&transfer, data + i % 3, sizes[i]);
-				take_reply(&transfer);
-			}
-		}
-		note("%s: %llu so far", receivers[r].name,
-		     (unsigned long long)(end->server ? transfer.received : transfer.sent));
+		if (!receivers[r].unseen && (!receivers[r].blocking_only || transfer.mode == TRANSFER_BLOCKING))
+			rounds(&transfer, end, &receivers[r]);
 	}
-	free(data);
 	MUST(shutdown(end->fd, SHUT_WR));
 	take_to_end(end->fd, 0, 0);
+}
+
+/* A receiver of which no library sees anything, from the first byte on. */
+void transfer_unseen(struct end *end, long argument)
+{
+	struct transfer transfer = { .mode = TRANSFER_BLOCKING, .sender = &senders[SENDER_send] };
+	char more;
+
+	meet(end);
+	transfer.fd = end->fd;
+	prepare(&transfer);
+	for (int i = 0; i < 3; i++)
+		rounds(&transfer, end, &receivers[argument]);
+	MUST(shutdown(end->fd, SHUT_WR));
+	if (end->server)
+		note("then %zd", receivers[argument].move(end->fd, &more, 1));
+	else
+		take_to_end(end->fd, 0, 0);
 }

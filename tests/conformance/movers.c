@@ -396,7 +396,8 @@ const struct sender senders[SENDER_COUNT] = {
 };
 
 const struct receiver receivers[RECEIVER_COUNT] = {
-#define RECEIVER(name) { #name, false, take_by_##name },
-#define RECEIVER_BLOCKING(name) { #name, true, take_by_##name },
+#define RECEIVER(name) { #name, false, false, take_by_##name },
+#define RECEIVER_BLOCKING(name) { #name, true, false, take_by_##name },
+#define RECEIVER_UNSEEN(name) { #name, false, true, take_by_##name },
 #include "movers.def"
 };

@@ -27,6 +27,7 @@ struct sender {
 struct receiver {
 	const char *name;
 	bool blocking_only;
+	bool unseen; /* by any library */
 	ssize_t (*move)(int fd, void *data, size_t bytes);
 };
 extern const struct sender senders[SENDER_COUNT];
