@@ -167,9 +167,8 @@ static void await_publisher(int self)
 
 	while (state != PUBLISHED && state != PRIVATE && state != self) {
 		if (sys_call(SYS_futex, (long)&stats_public, FUTEX_WAIT_PRIVATE, state, (long)&most, 0, 0) ==
-		    -ETIMEDOUT)
-			atomic_store(&stats_public,
-				     PUBLISHED); /* its thread was cancelled in the middle: as it is, then */
+		    -ETIMEDOUT) /* its thread was cancelled in the middle: as it is, then */
+			atomic_store(&stats_public, PUBLISHED);
 		state = atomic_load(&stats_public);
 	}
 }

@@ -97,11 +97,11 @@ static int parse_seconds(const char *text, double *out)
 static int refuse_path(const char *name, size_t length)
 {
 	char names[128] = "";
+	size_t used = 0;
 
-	for (int i = 0; i < PATH_COUNT; i++) {
-		strcat(names, *names ? ", " : "");
-		strcat(names, path_name((enum zc_path)i));
-	}
+	for (int i = 0; i < PATH_COUNT && used < sizeof(names); i++)
+		used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", i ? ", " : "",
+					 path_name((enum zc_path)i));
 	return command_usage("compare", "--paths: there is no path '%.*s'; paths are %s", (int)length, name, names);
 }
 

@@ -92,7 +92,7 @@ int library_find(char *out, size_t bytes)
 		snprintf(place, sizeof(place), "%s/%s", here, places[i]);
 		rc = realpath(place, real) ? fits(real, &why) : -errno;
 		if (!rc && strlen(real) < bytes) {
-			strcpy(out, real);
+			memcpy(out, real, strlen(real) + 1);
 			return 0;
 		}
 		snprintf(looked + used, sizeof(looked) - used, "%s%s (%s)", used ? ", " : "", place,

@@ -116,7 +116,7 @@ bool pattern_check(const void *data, size_t bytes, unsigned int seed, uint64_t p
 	for (size_t i = 0; i < bytes; i++) {
 		if (got[i] == pattern_at(seed, position + i))
 			continue;
-		note_wrong("stream %u, position %llu: %#x instead of %#x", seed, (unsigned long long)(position + i),
+		note_wrong("stream %u, position %llu: %#x instead of %#x", seed, (unsigned long long)position + i,
 			   (unsigned char)got[i], (unsigned char)pattern_at(seed, position + i));
 		return false;
 	}

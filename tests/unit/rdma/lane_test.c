@@ -337,7 +337,7 @@ static void threads_deliver_every_byte(void **state)
 	while (!ended || lane_backlog(&lane) > 0) {
 		size_t got;
 		int rc = lane_get(&lane, &(struct iovec){ data, sizeof(data) }, 1, false, &got);
-		uint64_t bells = lane_bells_due(&lane);
+		uint64_t bells;
 		ssize_t raw;
 
 		assert_true(rc >= 0);
@@ -351,8 +351,8 @@ static void threads_deliver_every_byte(void **state)
 		wait_for(ends[1], POLLIN);
 		bells = lane_bells_due(&lane);
 		if (!bells && (rc == LANE_EMPTY || !lane_raw_begins(&lane))) {
-			ended = recv(ends[1], data, 1, MSG_PEEK | MSG_DONTWAIT) ==
-				0; /* the end, or bytes behind a SWITCH */
+			/* The end, or bytes behind a SWITCH. */
+			ended = recv(ends[1], data, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
 			continue;
 		}
 		raw = recv(ends[1], data, bells && bells < sizeof(data) ? bells : sizeof(data), MSG_DONTWAIT);
