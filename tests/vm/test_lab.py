@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: MIT
+"""The lab: what a command in its guest gets and gives, soft-RoCE in there, the library on the guest's kernel, and an end that
+leaves nothing behind."""
+import json
+import os
+import pathlib
+import platform
+import select
+import signal
+import subprocess
+import time
+
+import pytest
+from conftest import BUILD, environment, lab_command
+
+
+def test_output_and_exit_status_are_the_commands(guest):
+    assert guest.process.returncode == 7, guest.process.stderr
+    assert guest.process.stdout == "to standard output\nlast line\n"
+    assert "to standard error\n" in guest.process.stderr
+
+
+def test_kernel_is_the_guests_own(guest):
+    release = guest.text("kernel").strip()
+    assert release.endswith("-amd64")
+    assert release != platform.release()
+
+
+def test_files_elsewhere_stay_as_they_were(guest):
+    guest.text("elsewhere")
+    assert not (BUILD / "written-in-the-guest").exists()
+
+
+def test_command_starts_in_the_same_directory(guest):
+    assert guest.text("directory") == f"{BUILD}\n"
+
+
+def test_environment_is_passed_on(guest):
+    assert guest.text("environment") == "a 'b' \"c\" $d\n\\e\nfrom\noutside\n"
+
+
+@pytest.mark.parametrize("family", ["ipv4", "ipv6"])
+def test_rdma_between_both_hosts(guest, family):
+    assert guest.text(f"ping_{family}").count("ping data: rdma-ping-") == 3
+
+
+def test_rdma_is_sent_by_both_devices(guest):
+    before, after = guest.counters("before"), guest.counters("after_ping")
+    for device in ["rxe0", "rxe1"]:
+        assert after[device] > before[device]
+
+
+def test_tcp_crosses_the_link_between_both_hosts(guest):
+    sent = guest.measured("sg")["bytes"] + guest.measured("zerocopy")["bytes"]
+    # The messages go from zc1 to zc0, requests and acknowledgements the other way.
+    before, after = guest.counters("after_ping"), guest.counters("after_tcp")
+    assert after["zc1"] - before["zc1"] > sent
+    assert after["zc0"] > before["zc0"]
+
+
+def test_doctor_shows_the_devices(guest):
+    checks = {check["id"]: check for check in json.loads(guest.text("doctor"))["checks"]}
+    assert checks["rdma"]["state"] == "ok"
+    assert "rxe0" in checks["rdma"]["value"] and "rxe1" in checks["rdma"]["value"]
+    assert checks["library"]["state"] == "ok"
+    assert checks["zerocopy_path"]["state"] == "ok"
+
+
+@pytest.mark.parametrize("path", ["sg", "zerocopy"])
+def test_library_on_the_guests_kernel(guest, path):
+    assert guest.measured(path)["verified"] is True
+    assert guest.paths(f"stats-{path}").get(path, 0) > 0
+
+
+def test_library_to_a_host_without_rdma(guest):
+    assert guest.measured("plain")["verified"] is True
+
+
+def children(pid):
+    """The processes below this one, by number."""
+    found = []
+    for task in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in task.read_text().split():
+            found += [int(child), *children(child)]
+    return found
+
+
+def program(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+@pytest.mark.parametrize("number,status", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_end_by_signal_leaves_no_guest(prepared, tmp_path, number, status):
+    with subprocess.Popen(
+        lab_command("--no-install", "--no-rxe", "--writable", tmp_path, "--", "sleep", "1000"),
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env=environment() | {"TMPDIR": str(tmp_path)}, start_new_session=True,
+    ) as process:
+        guests = []
+        while not guests and process.poll() is None:
+            guests = [pid for pid in children(process.pid) if program(pid).startswith("qemu")]
+            time.sleep(0.05)
+        assert guests, "the lab ended by itself"
+        ended = os.pidfd_open(guests[0])
+        process.send_signal(number)
+        assert process.wait(30) == status
+    with os.fdopen(ended) as descriptor:
+        assert select.select([descriptor], [], [], 30)[0], "QEMU outlived the lab"
+    if number != signal.SIGKILL:
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_time_limit(prepared):
+    done = prepared("--no-install", "--timeout", 1, "--", "true")
+    assert done.returncode == 124
+    assert "not done after 1 s" in done.stderr
+
+
+@pytest.mark.parametrize("arguments,words", [
+    ([], "no command"),
+    (["--cpus", "0", "true"], "--cpus: '0'; allowed is a number from 1 to 64"),
+    (["--memory", "x", "true"], "--memory: 'x'"),
+    (["--timeout"], "--timeout needs a value"),
+    (["--env", "x", "true"], "--env: 'x'; allowed is NAME=VALUE"),
+    (["--accel", "x", "true"], "allowed are kvm and tcg"),
+    (["--writable", "/nowhere", "true"], "'/nowhere' is no directory"),
+    (["--nonsense", "true"], "there is no option '--nonsense'"),
+])
+def test_wrong_arguments_are_named(lab, arguments, words):
+    done = lab(*arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
+def test_help_names_every_option(lab):
+    done = lab("--help")
+    assert done.returncode == 0
+    for option in ["--cpus", "--memory", "--timeout", "--writable", "--env", "--no-rxe", "--mtu", "--log", "--accel", "--no-install"]:
+        assert option in done.stdout
