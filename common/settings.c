@@ -28,9 +28,9 @@ struct settings settings = {
 #define TEXT(x) TEXT_OF(x)
 
 const struct setting_row setting_rows[] = {
-#define ZC_SETTING_NUMBER(field, env, value, min, max, help) { env, TEXT(value), TEXT(min) ".." TEXT(max), help },
-#define ZC_SETTING_CHOICE(field, env, value, allowed, help) { env, NULL, allowed, help },
-#define ZC_SETTING_TEXT(field, env, help) { env, "", "text", help },
+#define ZC_SETTING_NUMBER(field, env, value, min, max, help) { env, TEXT(value), 0, TEXT(min) ".." TEXT(max), help },
+#define ZC_SETTING_CHOICE(field, env, value, allowed, help) { env, "", value, allowed, help },
+#define ZC_SETTING_TEXT(field, env, help) { env, "", 0, "text", help },
 #include "common/settings.def"
 #undef ZC_SETTING_NUMBER
 #undef ZC_SETTING_CHOICE

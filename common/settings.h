@@ -29,10 +29,14 @@ struct settings {
 /* The process's settings; the defaults until settings_load() has run. Read only after that. */
 extern struct settings settings;
 
-/* One row of settings.def for those who print the list. `allowed` is "MIN..MAX", "a|b|c" or "text". */
+/*
+ * One row of settings.def for those who print the list. `allowed` is "MIN..MAX", "a|b|c" or "text". The standard of a
+ * choice is the one with the number `choice` among those allowed, that of a text is none; both have "" for `standard`.
+ */
 struct setting_row {
 	const char *env;
 	const char *standard;
+	unsigned int choice;
 	const char *allowed;
 	const char *help;
 };

@@ -122,16 +122,32 @@ static void print_zc(void)
 	     ".SH SEE ALSO\n.BR libzc (7),\n.BR zc\\-msg (1),\n.BR zc\\-writes (1),\n.BR zc\\-ttcp (1)");
 }
 
+/* Returns the row's standard in words, and in *bytes how much of that is to be printed. */
+static const char *standard_of(const struct setting_row *row, int *bytes)
+{
+	const char *from = row->allowed;
+
+	*bytes = (int)strlen(row->standard);
+	if (*bytes || !strchr(row->allowed, '|'))
+		return row->standard;
+	for (unsigned int i = 0; i < row->choice && strchr(from, '|'); i++)
+		from = strchr(from, '|') + 1;
+	*bytes = (int)strcspn(from, "|");
+	return from;
+}
+
 static void print_settings(void)
 {
 	puts(".SH SETTINGS\nEnvironment variables. A value that is refused is told on standard error and leaves the standard in place.");
 	for (size_t i = 0; i < setting_row_count; i++) {
+		const struct setting_row *row = &setting_rows[i];
 		char text[1024];
+		int bytes;
+		const char *standard = standard_of(row, &bytes);
 
-		snprintf(text, sizeof(text), "%s. Allowed: %s.%s%s", setting_rows[i].help, setting_rows[i].allowed,
-			 setting_rows[i].standard ? " Standard: " : "",
-			 setting_rows[i].standard ? setting_rows[i].standard : "");
-		item(setting_rows[i].env, text);
+		snprintf(text, sizeof(text), "%s. Allowed: %s. Standard: %.*s.", row->help, row->allowed,
+			 bytes ? bytes : 4, bytes ? standard : "none");
+		item(row->env, text);
 	}
 }
 

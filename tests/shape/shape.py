@@ -108,6 +108,8 @@ def pages():
     names = re.findall(r'"(ZC_\w+)"', (SOURCE / "common/settings.def").read_text())
     names += re.findall(r'^ZC_REASON\(\w+, "(\w+)"', (SOURCE / "common/stats.def").read_text(), re.M)
     wrong += [f"libzc.7 does not name {name}" for name in [*names, *sorted(calls())] if name not in text]
+    wrong += [f"libzc.7 tells no standard: {line}" for line in text.splitlines()
+              if "Allowed: " in line and not re.search(r"Standard: \w+\.$", line)]
     return wrong
 
 
@@ -127,8 +129,9 @@ def install():
         version = output("pkg-config", "--modversion", found[0]).strip()
         if version not in (SOURCE / "common/version.h").read_text():
             wrong.append(f"zc.pc says version {version}")
-        if not list(Path(root).rglob("libzc.so")):
-            wrong.append("libzc.so is not installed")
+        library = Path(output("pkg-config", "--variable=preload", found[0]).strip())
+        if not library.is_file() or not library.resolve().is_relative_to(root):
+            wrong.append(f"zc.pc says that the library is {library}")
         run = subprocess.run([f"{root}/usr/bin/zc", "run", "/bin/sh", "-c", "echo $LD_PRELOAD"], text=True,
                              capture_output=True, check=False, env={"PATH": "/usr/bin:/bin"})
         if run.returncode or f"{root}/usr/" not in run.stdout:
