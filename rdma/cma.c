@@ -23,17 +23,27 @@
 #define PARTS 32 /* of a receiver's iovec in one system call */
 #define TOKEN_BYTES sizeof(struct transport_token)
 
-/* The first 8 bytes of token 0, which is never given away, tell whether the pool is this process's own. */
+/* In the place of token 0, which is never given away: whether the pool is this process's own. */
 enum { POOL_WIPED, POOL_CLEARING, POOL_OWN };
+
+struct pool_head {
+	_Atomic uint32_t state;
+	uint32_t process;
+};
 
 static struct transport_token *_Atomic pool;
 static _Atomic uint64_t pool_used[WORDS];
 
+static struct pool_head *head_of(struct transport_token *tokens)
+{
+	return (struct pool_head *)tokens;
+}
+
 static struct transport_token *pool_open(void)
 {
 	struct transport_token *tokens = atomic_load(&pool), *none = NULL;
-	_Atomic uint64_t *life;
-	uint64_t wiped = POOL_WIPED;
+	struct pool_head *head;
+	uint32_t wiped = POOL_WIPED;
 
 	if (!tokens) {
 		tokens = sys_map(TOKENS * TOKEN_BYTES, MAP_PRIVATE | MAP_NORESERVE);
@@ -47,14 +57,15 @@ static struct transport_token *pool_open(void)
 		if (!tokens)
 			return NULL;
 	}
-	life = (_Atomic uint64_t *)tokens;
-	if (atomic_compare_exchange_strong(life, &wiped, POOL_CLEARING)) {
+	head = head_of(tokens);
+	if (atomic_compare_exchange_strong(&head->state, &wiped, POOL_CLEARING)) {
 		/* New, or the child of a fork: what the parent has used is not used here. */
 		for (unsigned int i = 0; i < WORDS; i++)
 			atomic_store(&pool_used[i], i ? 0 : 1);
-		atomic_store(life, POOL_OWN);
+		head->process = (uint32_t)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
+		atomic_store(&head->state, POOL_OWN);
 	}
-	return atomic_load(life) == POOL_OWN ? tokens : NULL;
+	return atomic_load(&head->state) == POOL_OWN ? tokens : NULL;
 }
 
 /* Returns the index of a free token, which is used from now on; -1 if there is none. */
@@ -82,28 +93,38 @@ static int cma_keep(const struct transport_token *token, struct transport_place 
 		return -ENOMEM;
 	tokens[index] = *token;
 	out->token = (uintptr_t)&tokens[index];
-	out->number = (uint32_t)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
+	out->number = head_of(tokens)->process;
 	return 0;
+}
+
+/* Returns the token of a place that is this process's; NULL if it is another's, though at the same address. */
+static struct transport_token *own_token(const struct transport_place *place)
+{
+	struct transport_token *tokens = atomic_load_explicit(&pool, memory_order_relaxed);
+	uint64_t offset = tokens ? place->token - (uintptr_t)tokens : 0;
+
+	if (!offset || offset >= TOKENS * TOKEN_BYTES || offset % TOKEN_BYTES ||
+	    atomic_load(&head_of(tokens)->state) != POOL_OWN || place->number != head_of(tokens)->process)
+		return NULL;
+	return &tokens[offset / TOKEN_BYTES];
 }
 
 static int cma_keeps(const struct transport_place *place, const struct transport_token *token)
 {
-	struct transport_token *tokens = atomic_load_explicit(&pool, memory_order_relaxed);
-	uint64_t offset = tokens ? place->token - (uintptr_t)tokens : UINT64_MAX;
+	struct transport_token *own = own_token(place);
 
-	/* Inherited state of a connection may name a place of another process: compared only if it can be one of ours. */
-	return offset < TOKENS * TOKEN_BYTES && offset % TOKEN_BYTES == 0 && offset &&
-	       !memcmp(&tokens[offset / TOKEN_BYTES], token, TOKEN_BYTES);
+	return own && !memcmp(own, token, TOKEN_BYTES);
 }
 
 static void cma_drop(const struct transport_place *place)
 {
-	struct transport_token *tokens = pool_open();
-	uint64_t index = tokens ? (place->token - (uintptr_t)tokens) / TOKEN_BYTES : 0;
+	struct transport_token *own = own_token(place);
+	size_t index;
 
-	if (!index || index >= TOKENS || place->number != (uint32_t)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0))
+	if (!own)
 		return;
-	memset(&tokens[index], 0, TOKEN_BYTES);
+	index = (size_t)(own - atomic_load(&pool));
+	memset(own, 0, TOKEN_BYTES);
 	atomic_fetch_and(&pool_used[index / 64], ~(1ull << index % 64));
 }
 

@@ -7,10 +7,11 @@
 #include <sys/mman.h>
 
 #include "common/sys.h"
+#include "rdma/source.h"
 
-enum record_kind { RECORD_DATA = 1, RECORD_TAKEOVER, RECORD_SWITCH };
+enum record_kind { RECORD_DATA = 1, RECORD_TAKEOVER, RECORD_SWITCH, RECORD_SOURCE };
 
-/* In the ring, aligned to RECORD_ALIGN, followed by `bytes` of data. */
+/* In the ring, aligned to RECORD_ALIGN, followed by `bytes` of data; of a source `bytes` is its number. */
 struct record {
 	uint32_t kind;
 	uint32_t bytes;
@@ -193,6 +194,26 @@ void lane_sent_raw(struct lane *lane, size_t bytes)
 	atomic_store_explicit(&lane->shared->sent, atomic_load_explicit(&lane->shared->sent, RELAXED) + bytes, RELAXED);
 }
 
+bool lane_put_source(struct lane *lane, uint32_t number, size_t bytes, uint64_t *record)
+{
+	if (room(lane, RESERVE) < (ssize_t)sizeof(struct record))
+		return false;
+	*record = atomic_load_explicit(&lane->shared->tail, RELAXED);
+	put_mark(lane, RECORD_SOURCE, number);
+	lane_sent_raw(lane, bytes);
+	return true;
+}
+
+bool lane_is_last(const struct lane *lane, uint64_t record, uint64_t more)
+{
+	return atomic_load_explicit(&lane->shared->tail, RELAXED) == record + (more + 1) * sizeof(struct record);
+}
+
+void lane_unsend(struct lane *lane, size_t bytes)
+{
+	atomic_store_explicit(&lane->shared->sent, atomic_load_explicit(&lane->shared->sent, RELAXED) - bytes, RELAXED);
+}
+
 bool lane_must_ring(struct lane *lane)
 {
 	/* publish() and this load are in one total order with lane_arm's store and load: one of the two sees the other. */
@@ -251,6 +272,7 @@ static size_t scatter(const struct iovec *iov, int count, size_t at, const uint8
 struct place {
 	uint64_t head, tail;
 	uint32_t taken;
+	uint32_t passed; /* sources */
 };
 
 static void leave_at(struct lane *lane, const struct place *at, size_t got)
@@ -258,12 +280,31 @@ static void leave_at(struct lane *lane, const struct place *at, size_t got)
 	struct lane_shared *shared = lane->shared;
 
 	atomic_store_explicit(&shared->taken, at->taken, RELAXED);
+	if (lane->sources)
+		atomic_store_explicit(&lane->sources->passed, at->passed, RELAXED);
 	atomic_store_explicit(&shared->head, at->head, memory_order_release);
 	if (got)
 		atomic_store(&shared->received, atomic_load_explicit(&shared->received, RELAXED) + got);
 }
 
-/* One record at the place. Returns LANE_DATA to go on, LANE_EMPTY when iov is full, LANE_RAW behind a SWITCH, or -EPROTO. */
+static int take_source(struct lane *lane, struct place *at, uint32_t number, const struct iovec *iov, int count, bool peek,
+		       size_t *got)
+{
+	size_t bytes = 0;
+	int rc;
+
+	if (!lane->in || number != at->passed + 1 || !atomic_load_explicit(&lane->shared->from_ring, RELAXED))
+		return -EPROTO;
+	rc = source_take(lane, number, iov, count, *got, peek, &bytes);
+	*got += bytes;
+	if (rc == LANE_DATA) {
+		at->passed = number;
+		at->head += sizeof(struct record);
+	}
+	return rc;
+}
+
+/* One record at the place. Returns LANE_DATA to go on, LANE_EMPTY when iov is full, LANE_RAW behind a SWITCH, or -errno. */
 static int take_record(struct lane *lane, struct place *at, const struct iovec *iov, int count, bool peek, size_t *got)
 {
 	struct record record = *(volatile struct record *)record_at(lane, at->head);
@@ -282,6 +323,8 @@ static int take_record(struct lane *lane, struct place *at, const struct iovec *
 		leave_at(lane, at, 0);
 		return record.kind == RECORD_SWITCH ? LANE_RAW : LANE_DATA;
 	}
+	if (record.kind == RECORD_SOURCE)
+		return take_source(lane, at, record.bytes, iov, count, peek, got);
 	if (record.kind != RECORD_DATA || !atomic_load_explicit(&lane->shared->from_ring, RELAXED) ||
 	    record.bytes < at->taken || sizeof(record) + padded(record.bytes) > at->tail - at->head)
 		return -EPROTO;
@@ -300,7 +343,8 @@ int lane_get(struct lane *lane, const struct iovec *iov, int count, bool peek, s
 {
 	struct lane_shared *shared = lane->shared;
 	struct place at = { .head = atomic_load_explicit(&shared->head, RELAXED),
-			    .taken = atomic_load_explicit(&shared->taken, RELAXED) };
+			    .taken = atomic_load_explicit(&shared->taken, RELAXED),
+			    .passed = lane->sources ? atomic_load_explicit(&lane->sources->passed, RELAXED) : 0 };
 	size_t before = 0;
 	int rc = LANE_DATA;
 
@@ -316,7 +360,8 @@ int lane_get(struct lane *lane, const struct iovec *iov, int count, bool peek, s
 			before = *got;
 		}
 	}
-	if (rc < 0)
+	/* What came before an error is the program's; the error comes again. */
+	if (rc < 0 && (!*got || rc == -EPROTO))
 		return rc;
 	if (!peek)
 		leave_at(lane, &at, *got - before);
@@ -339,19 +384,35 @@ size_t lane_unread(const struct lane *lane)
 
 		if (length > left - sizeof(record) || (record.kind == RECORD_DATA && record.bytes < taken))
 			break;
-		bytes += record.kind == RECORD_DATA ? record.bytes - taken : 0;
+		bytes += record.kind == RECORD_DATA   ? record.bytes - taken :
+			 record.kind == RECORD_SOURCE ? source_left(lane, record.bytes) : 0;
 		taken = 0;
 		head += sizeof(record) + length;
 	}
 	return bytes;
 }
 
+bool lane_is_stuck(const struct lane *lane)
+{
+	uint64_t head = atomic_load_explicit(&lane->shared->head, RELAXED);
+	struct record record;
+
+	if (!lane->in || atomic_load(&lane->shared->tail) == head)
+		return false;
+	record = *(volatile struct record *)record_at(lane, head);
+	return record.kind == RECORD_SOURCE && source_is_stuck(lane, record.bytes);
+}
+
+bool lane_is_empty(const struct lane *lane)
+{
+	return atomic_load(&lane->shared->tail) == atomic_load_explicit(&lane->shared->head, RELAXED) ||
+	       lane_is_stuck(lane);
+}
+
 bool lane_arm(struct lane *lane)
 {
-	struct lane_shared *shared = lane->shared;
-
-	atomic_store(&shared->armed, 1);
-	return atomic_load(&shared->tail) == atomic_load_explicit(&shared->head, RELAXED);
+	atomic_store(&lane->shared->armed, 1);
+	return lane_is_empty(lane);
 }
 
 uint64_t lane_bells_due(const struct lane *lane)

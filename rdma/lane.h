@@ -60,6 +60,12 @@ struct lane {
 	struct lane_shared *shared;
 	uint8_t *ring;		/* mapped twice in a row */
 	uint32_t bytes;		/* of the ring once; power of two */
+	/* Bytes that are not in the ring (source.h); NULL and 0: there are none. */
+	uint32_t area_bytes;	/* power of two */
+	uint8_t *area;
+	struct source_shared *sources;
+	struct source_out *out;	/* the caller's */
+	struct source_in *in;	/* the caller's */
 };
 
 enum lane_answer {
@@ -89,6 +95,13 @@ ssize_t lane_room(const struct lane *lane);
 /* Counts raw bytes that the kernel took. On TCP only. */
 void lane_sent_raw(struct lane *lane, size_t bytes);
 
+/* Puts the record of a source of so many bytes (for source.h). Returns whether there was room; *record: where it is. */
+bool lane_put_source(struct lane *lane, uint32_t number, size_t bytes, uint64_t *record);
+
+/* Whether the ring ends where that record does, but for `more` records of sources behind it; and takes `bytes` back then. */
+bool lane_is_last(const struct lane *lane, uint64_t record, uint64_t more);
+void lane_unsend(struct lane *lane, size_t bytes);
+
 /*
  * Returns whether the consumer must be woken: then one byte goes into the TCP stream, without waiting, and
  * lane_rang() tells whether the kernel took it (if its buffer is full, what is in there wakes as well).
@@ -102,12 +115,20 @@ ssize_t lane_backlog(const struct lane *lane);
 /* Consumer -------------------------------------------------------------------------------------------------------- */
 
 /*
- * Takes bytes, up to what iov holds; with `peek` they stay. *got counts them. Returns a lane_answer, or -EPROTO.
+ * Takes bytes, up to what iov holds; with `peek` they stay. *got counts them. Returns a lane_answer, -EPROTO, -ECONNRESET (what
+ * comes next died with the sender) or -EFAULT (iov is not there, and a source is next).
  */
 int lane_get(struct lane *lane, const struct iovec *iov, int count, bool peek, size_t *got);
 
 /* Bytes of the stream that are in the ring; nonsense counts as none. */
 size_t lane_unread(const struct lane *lane);
+
+/*
+ * Whether there is nothing to take: a wait may go on. Also so with a source that its sender has to move first (source.h): then
+ * lane_is_stuck(), and the end of the TCP stream is no end of file.
+ */
+bool lane_is_empty(const struct lane *lane);
+bool lane_is_stuck(const struct lane *lane);
 
 /* Says that the consumer is about to sleep or to tell its program that there is nothing. Returns false: look again. */
 bool lane_arm(struct lane *lane);
