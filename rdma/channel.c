@@ -17,30 +17,74 @@ _Static_assert(sizeof(struct channel_header) <= CHANNEL_HEADER_BYTES, "the heade
 
 static uint64_t segment_bytes(uint32_t ring_bytes)
 {
-	return CHANNEL_HEADER_BYTES + 2ull * ring_bytes;
+	return CHANNEL_HEADER_BYTES + 2ull * ring_bytes + 2ull * SOURCE_AREA_BYTES;
 }
 
-/* Maps header and rings of a segment whose size and ring_bytes are known to fit. */
+/* In memory each ring is there twice. */
+static long mapped_bytes(uint32_t ring_bytes)
+{
+	return (long)segment_bytes(ring_bytes) + 2l * ring_bytes;
+}
+
+/*
+ * Maps the segment as header, ring 0 | ring 0, ring 1 | ring 1, areas: what is neighbour in the segment is in memory, too, so
+ * that three mappings do for all; a process has only some 65000 of them. Returns the address or -errno.
+ */
+static long map_twice(int fd, uint32_t ring_bytes)
+{
+	const int access = PROT_READ | PROT_WRITE;
+	const long ring = ring_bytes;
+	const struct {
+		long offset, bytes;
+	} pieces[] = { { 0, CHANNEL_HEADER_BYTES + ring },
+		       { CHANNEL_HEADER_BYTES, 2 * ring },
+		       { CHANNEL_HEADER_BYTES + ring, ring + 2l * SOURCE_AREA_BYTES } };
+	long base = sys_call(SYS_mmap, 0, mapped_bytes(ring_bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+			     -1, 0);
+	long at = base;
+
+	if (base < 0 && base > -4096)
+		return base;
+	for (size_t i = 0; i < sizeof(pieces) / sizeof(*pieces); i++) {
+		long rc = sys_call(SYS_mmap, at, pieces[i].bytes, access, MAP_SHARED | MAP_FIXED, fd, pieces[i].offset);
+
+		if (rc < 0 && rc > -4096) {
+			sys_call(SYS_munmap, base, mapped_bytes(ring_bytes), 0, 0, 0, 0);
+			return rc;
+		}
+		at += pieces[i].bytes;
+	}
+	return base;
+}
+
+/* Maps a segment whose size and ring_bytes are known to fit. */
 static int map_segment(struct channel *channel, int fd, uint32_t ring_bytes, enum channel_end end)
 {
-	long at = sys_call(SYS_mmap, 0, CHANNEL_HEADER_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	struct lane lanes[2];
-	int rc;
+	long base = map_twice(fd, ring_bytes);
+	uint8_t *rings = (uint8_t *)base + CHANNEL_HEADER_BYTES;
 
-	if (at < 0 && at > -4096)
-		return (int)at;
-	channel->header = (struct channel_header *)at;
-	for (int i = 0; i < 2; i++) {
-		rc = lane_map(&lanes[i], &channel->header->lane[i], fd, CHANNEL_HEADER_BYTES + (off_t)i * ring_bytes,
-			      ring_bytes);
-		if (rc < 0)
-			goto unmap;
-		*(i == (int)end ? &channel->out : &channel->in) = lanes[i];
+	if (base < 0 && base > -4096)
+		return (int)base;
+	channel->header = (struct channel_header *)base;
+	for (uint32_t i = 0; i < 2; i++) {
+		*(i == end ? &channel->out : &channel->in) = (struct lane){
+			.shared = &channel->header->lane[i],
+			.ring = rings + (size_t)i * 2 * ring_bytes,
+			.bytes = ring_bytes,
+			.area = rings + 4ull * ring_bytes + (size_t)i * SOURCE_AREA_BYTES,
+			.area_bytes = SOURCE_AREA_BYTES,
+			.sources = &channel->header->sources[i],
+		};
 	}
 	return 0;
-unmap:
-	channel_close(channel);
-	return rc;
+}
+
+void channel_open_sources(struct channel *channel, const struct transport_ops *transport, const uint8_t *identity)
+{
+	source_out_open(&channel->sources_out, transport, identity);
+	source_in_open(&channel->sources_in, transport, identity, channel->peer);
+	channel->out.out = &channel->sources_out;
+	channel->in.in = &channel->sources_in;
 }
 
 int channel_make(struct channel *channel, uint32_t ring_bytes)
@@ -112,12 +156,14 @@ int channel_take(struct channel *channel, int fd)
 
 void channel_close(struct channel *channel)
 {
-	lane_unmap(&channel->out);
-	lane_unmap(&channel->in);
+	if (channel->out.out)
+		source_out_close(channel->out.out);
 	if (channel->header)
-		sys_call(SYS_munmap, (long)channel->header, CHANNEL_HEADER_BYTES, 0, 0, 0, 0);
+		sys_call(SYS_munmap, (long)channel->header, mapped_bytes(channel->out.bytes), 0, 0, 0, 0);
 	if (channel->fd >= 0)
 		sys_call(SYS_close, channel->fd, 0, 0, 0, 0, 0);
 	channel->header = NULL;
+	channel->out.out = NULL;
+	channel->in.in = NULL;
 	channel->fd = -1;
 }

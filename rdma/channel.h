@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A channel: the memory that the two ends of one connection share. A sealed memfd: a header, the shares of two lanes, and
- * their rings. The accepting end makes it and hands it over (meet.h); the connecting end looks at it as at any input before
+ * A channel: the memory that the two ends of one connection share. A sealed memfd: a header, the shares of two lanes and of
+ * their sources, their rings, and the areas for bytes of sources that were kept, which have no memory until they are used. The accepting end makes it and hands it over (meet.h); the connecting end looks at it as at any input before
  * it maps it: seals (nobody can shrink it under us: no SIGBUS), size, version, layout.
  *
  * Lane 0 carries what the connecting end sends, lane 1 what the accepting end sends.
@@ -11,11 +11,13 @@
 
 #include <stdatomic.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "rdma/lane.h"
+#include "rdma/source.h"
 
 #define CHANNEL_MAGIC 0x7a636368616e3031ull /* "zcchan01" */
-#define CHANNEL_VERSION 1u
+#define CHANNEL_VERSION 2u
 #define CHANNEL_NONCE_BYTES 16
 #define CHANNEL_HEADER_BYTES 4096u
 
@@ -25,14 +27,18 @@ struct channel_header {
 	uint64_t magic;
 	uint32_t version;
 	uint32_t ring_bytes;
-	uint8_t nonce[CHANNEL_NONCE_BYTES];	/* of this channel; also the proof for a GET (cma.h) */
+	uint8_t nonce[CHANNEL_NONCE_BYTES];	/* of this channel */
 	struct lane_shared lane[2];
+	struct source_shared sources[2];
 };
 
 struct channel {
 	struct channel_header *header;
 	struct lane out, in;	/* as this end sees them */
 	int fd;			/* of the segment; -1 once both ends have it */
+	pid_t peer;		/* the process that came to the rendezvous, by the kernel's word; 0: not known */
+	struct source_out sources_out;
+	struct source_in sources_in;
 };
 
 /* Makes a channel as the accepting end. Ownership: channel_close(). Returns 0 or -errno. */
@@ -44,6 +50,13 @@ int channel_make(struct channel *channel, uint32_t ring_bytes);
  */
 int channel_take(struct channel *channel, int fd);
 
+/*
+ * Lets the lanes have sources, once both ends have met; `identity` is the connection's (meet_identity). The channel stays where
+ * it is from here on. Without this, or if the peer does without, all bytes go by the rings.
+ */
+void channel_open_sources(struct channel *channel, const struct transport_ops *transport, const uint8_t *identity);
+
+/* Ends this process's use. Sources that it has announced are to be kept before: source_keep_all(). */
 void channel_close(struct channel *channel);
 
 #endif

@@ -4,9 +4,7 @@
 
 #include <errno.h>
 #include <string.h>
-#include <sys/mman.h>
 
-#include "common/sys.h"
 #include "rdma/source.h"
 
 enum record_kind { RECORD_DATA = 1, RECORD_TAKEOVER, RECORD_SWITCH, RECORD_SOURCE };
@@ -24,34 +22,6 @@ struct record {
 static uint64_t padded(uint64_t bytes)
 {
 	return (bytes + RECORD_ALIGN - 1) & ~(uint64_t)(RECORD_ALIGN - 1);
-}
-
-int lane_map(struct lane *lane, struct lane_shared *shared, int fd, off_t offset, uint32_t bytes)
-{
-	const int access = PROT_READ | PROT_WRITE;
-	long at, twice[2];
-
-	if (bytes < LANE_RING_MIN || bytes > LANE_RING_MAX || bytes & (bytes - 1))
-		return -EINVAL;
-	at = sys_call(SYS_mmap, 0, 2l * bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (at < 0 && at > -4096)
-		return (int)at;
-	for (int i = 0; i < 2; i++) {
-		twice[i] = sys_call(SYS_mmap, at + (long)i * bytes, bytes, access, MAP_SHARED | MAP_FIXED, fd, offset);
-		if (twice[i] < 0 && twice[i] > -4096) {
-			sys_call(SYS_munmap, at, 2l * bytes, 0, 0, 0, 0);
-			return (int)twice[i];
-		}
-	}
-	*lane = (struct lane){ .shared = shared, .ring = (uint8_t *)at, .bytes = bytes };
-	return 0;
-}
-
-void lane_unmap(struct lane *lane)
-{
-	if (lane->ring)
-		sys_call(SYS_munmap, (long)lane->ring, 2l * lane->bytes, 0, 0, 0, 0);
-	lane->ring = NULL;
 }
 
 static struct record *record_at(const struct lane *lane, uint64_t position)

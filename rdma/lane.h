@@ -74,10 +74,6 @@ enum lane_answer {
 	LANE_RAW,	/* the next bytes are in the TCP stream, behind lane_bells_due() doorbells */
 };
 
-/* Maps a ring of `bytes` (power of two, LANE_RING_MIN to LANE_RING_MAX) at `offset` of a descriptor, twice. Returns 0 or -errno. */
-int lane_map(struct lane *lane, struct lane_shared *shared, int fd, off_t offset, uint32_t bytes);
-void lane_unmap(struct lane *lane);
-
 /* Producer -------------------------------------------------------------------------------------------------------- */
 
 /* Moves the lane to the ring if the rules allow it now. Returns whether it is on the ring. */

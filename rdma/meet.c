@@ -12,6 +12,10 @@
 #include <string.h>
 #include <sys/un.h>
 
+#ifndef SO_NETNS_COOKIE
+#define SO_NETNS_COOKIE 71
+#endif
+
 #include "common/log.h"
 #include "common/sys.h"
 
@@ -61,6 +65,23 @@ int meet_is_local(const struct meet_names *names)
 	if (local.family != peer.family)
 		return 0;
 	return (peer.family == AF_INET && peer.address[0] == 127) || !memcmp(local.address, peer.address, 16);
+}
+
+void meet_identity(const struct meet_names *names, enum channel_end end, int fd, uint8_t out[TRANSPORT_IDENTITY_BYTES])
+{
+	struct {
+		struct place from, to;
+		uint64_t namespace;
+	} identity;
+	struct place own = place_of(&names->local), peer = place_of(&names->peer);
+	socklen_t bytes = sizeof(identity.namespace);
+
+	_Static_assert(sizeof(identity) == TRANSPORT_IDENTITY_BYTES, "without gaps");
+	identity.from = end == CHANNEL_CONNECTING ? own : peer;
+	identity.to = end == CHANNEL_CONNECTING ? peer : own;
+	identity.namespace = 0; /* before Linux 5.14 */
+	sys_call(SYS_getsockopt, fd, SOL_SOCKET, SO_NETNS_COOKIE, (long)&identity.namespace, (long)&bytes, 0);
+	memcpy(out, &identity, sizeof(identity));
 }
 
 static size_t put_place(char *out, size_t bytes, const struct place *place)
@@ -233,6 +254,15 @@ int meet_give(int reached, const struct channel *channel)
 	return rc < 0 ? (int)rc : 0;
 }
 
+pid_t meet_process(int reached)
+{
+	struct ucred who = { 0 };
+	socklen_t bytes = sizeof(who);
+
+	sys_call(SYS_getsockopt, reached, SOL_SOCKET, SO_PEERCRED, (long)&who, (long)&bytes, 0);
+	return who.pid;
+}
+
 int meet_reach(const struct meet_names *names)
 {
 	long fd = open_named(names, SYS_connect);
@@ -308,6 +338,7 @@ int meet_pick_up(const struct meet_names *names, int offer, int *visitor, struct
 		channel_close(out);
 		rc = -EPROTO;
 	}
+	out->peer = rc < 0 ? 0 : meet_process(*visitor);
 	sys_call(SYS_close, memory, 0, 0, 0, 0, 0);
 close_visitor:
 	sys_call(SYS_close, *visitor, 0, 0, 0, 0, 0);

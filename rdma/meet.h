@@ -40,6 +40,9 @@ int meet_offer(const struct meet_names *names);
  */
 int meet_reach(const struct meet_names *names);
 
+/* Returns the process behind what meet_reach returned, 0 if it is not to be seen from here. */
+pid_t meet_process(int reached);
+
 /* Hands a channel over to who was reached. Returns 0 or -errno. */
 int meet_give(int reached, const struct channel *channel);
 
@@ -55,5 +58,11 @@ int meet_pick_up(const struct meet_names *names, int offer, int *visitor, struct
  * user, -ENOENT if there is none in this network namespace, or another -errno.
  */
 int meet_owner(const struct meet_names *names, uid_t *out);
+
+/*
+ * Writes down which connection this is, the same at both ends and for no other connection on this host: both addresses and
+ * the network namespace, as the socket fd tells it.
+ */
+void meet_identity(const struct meet_names *names, enum channel_end end, int fd, uint8_t out[TRANSPORT_IDENTITY_BYTES]);
 
 #endif

@@ -282,10 +282,8 @@ int source_withdraw(struct lane *lane, uint64_t number, size_t *taken)
 		uint64_t word = atomic_load(at);
 
 		*taken = source_taken(lane, number);
-		if (*taken == SIZE_MAX) {
-			*taken = entry->bytes;
+		if (*taken == SIZE_MAX)
 			return 0;
-		}
 		if (!is_last(lane, number))
 			return -EBUSY;
 		if (*taken == SOURCE_TAKEN(word) &&

@@ -158,7 +158,8 @@ int source_keep_all(struct lane *lane);
 
 /*
  * Takes back what was not taken of the last source, if nothing but withdrawn sources is behind it. Returns 0 with the bytes
- * that are taken or kept: the rest is the caller's to send; or -EBUSY (there is something behind it).
+ * that are taken: the rest is the caller's to send (SIZE_MAX: the source is over, there is no rest); or -EBUSY (there is
+ * something behind it).
  */
 int source_withdraw(struct lane *lane, uint64_t number, size_t *taken);
 

@@ -21,36 +21,28 @@
 
 #include <cmocka.h>
 
-#include "rdma/lane.h"
+#include "rdma/channel.h"
 
 #define BELL 0xbe
 #define RING 4096u
 #define STREAM 60000u /* bytes of one schedule */
 #define SCHEDULES 400
 
+static struct channel channel;
 static struct lane lane;
-static int memory = -1;
 
 static int make_lane(void **state)
 {
-	long page = sysconf(_SC_PAGESIZE);
-	void *shared;
-
-	memory = memfd_create("lane", MFD_CLOEXEC);
-	if (memory < 0 || ftruncate(memory, page + RING))
+	if (channel_make(&channel, RING) < 0)
 		return -1;
-	shared = mmap(NULL, (size_t)page, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
-	if (shared == MAP_FAILED || lane_map(&lane, shared, memory, page, RING) < 0)
-		return -1;
+	lane = channel.out;
 	atomic_store(&lane.shared->reader, 1);
 	return 0;
 }
 
 static int drop_lane(void **state)
 {
-	munmap(lane.shared, (size_t)sysconf(_SC_PAGESIZE));
-	lane_unmap(&lane);
-	close(memory);
+	channel_close(&channel);
 	return 0;
 }
 
@@ -466,12 +458,36 @@ static void nonsense_is_refused(void **state)
 
 static void sizes_out_of_range_are_refused(void **state)
 {
-	struct lane other;
+	struct channel other;
 
-	assert_int_equal(lane_map(&other, lane.shared, memory, 0, 0), -EINVAL);
-	assert_int_equal(lane_map(&other, lane.shared, memory, 0, 4095), -EINVAL);
-	assert_int_equal(lane_map(&other, lane.shared, memory, 0, 6000), -EINVAL);
-	assert_int_equal(lane_map(&other, lane.shared, memory, 0, 2 * LANE_RING_MAX), -EINVAL);
+	assert_int_equal(channel_make(&other, 0), -EINVAL);
+	assert_int_equal(channel_make(&other, 4095), -EINVAL);
+	assert_int_equal(channel_make(&other, 6000), -EINVAL);
+	assert_int_equal(channel_make(&other, 2 * LANE_RING_MAX), -EINVAL);
+}
+
+/* A ring is there twice, also with its neighbours in the segment; the areas are not in it. */
+static void every_part_of_a_channel_is_mapped_where_it_belongs(void **state)
+{
+	struct channel peer;
+
+	assert_int_equal(channel_take(&peer, channel.fd), 0);
+	for (uint32_t i = 0; i < RING; i += 512) {
+		channel.out.ring[i] = 1;
+		assert_int_equal(peer.in.ring[i + RING], 1);
+		channel.in.ring[i + RING] = 2;
+		assert_int_equal(peer.out.ring[i], 2);
+		assert_int_equal(channel.out.ring[i + RING], 1);
+	}
+	for (uint32_t i = 0; i < SOURCE_AREA_BYTES; i += 65536 - 64) {
+		channel.out.area[i] = 3;
+		channel.in.area[i] = 4;
+		assert_int_equal(peer.in.area[i], 3);
+		assert_int_equal(peer.out.area[i], 4);
+	}
+	assert_int_equal(channel.out.ring[0], 1);
+	assert_int_equal(peer.out.ring[RING - 512], 2);
+	channel_close(&peer);
 }
 
 int main(void)
@@ -486,6 +502,7 @@ int main(void)
 		TEST(a_full_ring_still_has_room_for_the_switch),
 		TEST(nonsense_is_refused),
 		TEST(sizes_out_of_range_are_refused),
+		TEST(every_part_of_a_channel_is_mapped_where_it_belongs),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -264,7 +264,7 @@ static void expect_refused(int fd, int with)
 static void bad_segments_are_refused(void **state)
 {
 	const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-	const size_t whole = CHANNEL_HEADER_BYTES + 2 * RING;
+	const size_t whole = CHANNEL_HEADER_BYTES + 2 * RING + 2 * SOURCE_AREA_BYTES;
 	struct channel_header good = { .magic = CHANNEL_MAGIC, .version = CHANNEL_VERSION, .ring_bytes = RING };
 	struct channel_header bad = good;
 	struct channel channel;
