@@ -166,7 +166,8 @@ static int prove_process(pid_t process, const struct transport_place *place, con
 	return rc < 0 ? rc : is_same_user(process);
 }
 
-static int cma_prove(struct transport_reach *reach, const struct transport_place *place, const struct transport_token *token)
+static int cma_prove(struct transport_reach *reach, const struct transport_place *place,
+		     const struct transport_token *token)
 {
 	pid_t process = (pid_t)place->number;
 	int rc;

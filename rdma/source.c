@@ -12,7 +12,7 @@
 #include "rdma/source_internal.h"
 
 #define CHANGES_MAX 1000 /* of a word by a receiver that takes ever more; it is another's, so there has to be an end */
-#define ANSWERS_MAX 16 /* processes that share the sending end one after the other; then the ring is all they have */
+#define ANSWERS_MAX 16	 /* processes that share the sending end one after the other; then the ring is all they have */
 
 void source_out_open(struct source_out *out, const struct transport_ops *transport, const uint8_t *identity)
 {

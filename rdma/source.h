@@ -56,7 +56,7 @@ enum source_state { SOURCE_FREE, SOURCE_ANNOUNCED, SOURCE_KEPT, SOURCE_WITHDRAWN
 #define SOURCE_WORD(number, taken, state) ((uint64_t)(uint32_t)(number) << 32 | (uint64_t)(taken) << 3 | (state))
 #define SOURCE_NUMBER(word) ((uint32_t)((word) >> 32))
 #define SOURCE_TAKEN(word) ((uint32_t)(word) >> 3)
-#define SOURCE_STATE(word) ((uint32_t)(word) & 7)
+#define SOURCE_STATE(word) ((uint32_t)(word)&7)
 
 struct source_slot {
 	_Alignas(LANE_LINE) _Atomic uint64_t word;
@@ -70,26 +70,26 @@ struct source_slot {
 /* The share of a lane's sources in the segment. Zeroes: the receiver does not fetch. */
 struct source_shared {
 	/* receiver */
-	_Alignas(LANE_LINE) _Atomic uint32_t asked;	/* the challenge is there; counts */
-	_Atomic uint32_t verdict;	/* which answer was looked at << 8 | VERDICT_PROVED or errno */
-	_Atomic uint32_t passed;	/* sources that the head has passed */
+	_Alignas(LANE_LINE) _Atomic uint32_t asked; /* the challenge is there; counts */
+	_Atomic uint32_t verdict;		    /* which answer was looked at << 8 | VERDICT_PROVED or errno */
+	_Atomic uint32_t passed;		    /* sources that the head has passed */
 	uint8_t challenge[TRANSPORT_CHALLENGE_BYTES];
 	/* sender */
-	_Alignas(LANE_LINE) _Atomic uint32_t answered;	/* the place is there; counts */
+	_Alignas(LANE_LINE) _Atomic uint32_t answered; /* the place is there; counts */
 	struct transport_place place;
 	struct source_slot slot[SOURCE_SLOTS];
 };
 
 /* What the sender knows of a source that it has announced. */
 struct source_entry {
-	_Atomic uint64_t number;	/* 0: none */
-	_Atomic uint32_t users;		/* threads in source_keep() */
-	_Atomic uint32_t keeping;	/* one of them copies */
+	_Atomic uint64_t number;  /* 0: none */
+	_Atomic uint32_t users;	  /* threads in source_keep() */
+	_Atomic uint32_t keeping; /* one of them copies */
 	const uint8_t *address;
 	uint64_t home;
-	uint64_t record;		/* where in the ring */
+	uint64_t record; /* where in the ring */
 	uint32_t bytes;
-	struct transport_place place;	/* whose memory it is */
+	struct transport_place place; /* whose memory it is */
 };
 
 /* The sender's side; in memory that its forks share and the peer does not see. */
@@ -97,11 +97,11 @@ struct source_out {
 	const struct transport_ops *transport;
 	uint8_t identity[TRANSPORT_IDENTITY_BYTES];
 	struct transport_token token;
-	struct transport_place place;	/* of the token: of the process that has answered last */
-	uint32_t answer;		/* how often was answered */
-	uint64_t first, next;		/* numbers: those in [first, next) are outstanding */
+	struct transport_place place; /* of the token: of the process that has answered last */
+	uint32_t answer;	      /* how often was answered */
+	uint64_t first, next;	      /* numbers: those in [first, next) are outstanding */
 	uint64_t home;
-	_Atomic bool has_kept;		/* since the last trim */
+	_Atomic bool has_kept; /* since the last trim */
 	struct source_entry entry[SOURCE_SLOTS];
 };
 
@@ -111,8 +111,8 @@ struct source_in {
 	struct transport_token token;
 	struct transport_reach reach;
 	bool asked;
-	uint32_t seen;			/* the last answer that was looked at */
-	int result;			/* 1: proved; -errno: why not */
+	uint32_t seen; /* the last answer that was looked at */
+	int result;    /* 1: proved; -errno: why not */
 };
 
 /* Opens the sides of a lane. `identity` is the connection's, by meet_identity(). */
@@ -182,7 +182,8 @@ void source_refuse(struct lane *lane, int error);
  * source has no more, LANE_EMPTY when iov is full (or *got is less, for now), -EPROTO, -ECONNRESET (the sender is gone, or
  * its memory), or -EFAULT (iov is not there). For lane_get().
  */
-int source_take(struct lane *lane, uint32_t number, const struct iovec *iov, int count, size_t skip, bool peek, size_t *got);
+int source_take(struct lane *lane, uint32_t number, const struct iovec *iov, int count, size_t skip, bool peek,
+		size_t *got);
 
 /* Returns bytes of a source that are not taken, 0 for nonsense. */
 size_t source_left(const struct lane *lane, uint32_t number);

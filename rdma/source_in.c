@@ -81,8 +81,12 @@ static int look_at(const struct lane *lane, uint32_t number, struct look *out)
 	uint64_t word = atomic_load(&slot->word);
 	volatile struct source_slot *fields = slot;
 
-	*out = (struct look){ .word = word, .address = fields->address, .home = fields->home, .bytes = fields->bytes,
-			      .taken = SOURCE_TAKEN(word), .state = SOURCE_STATE(word) };
+	*out = (struct look){ .word = word,
+			      .address = fields->address,
+			      .home = fields->home,
+			      .bytes = fields->bytes,
+			      .taken = SOURCE_TAKEN(word),
+			      .state = SOURCE_STATE(word) };
 	out->place.token = fields->place.token;
 	out->place.number = fields->place.number;
 	if (SOURCE_NUMBER(word) != number || !out->bytes || out->bytes > SOURCE_BYTES_MAX || out->taken > out->bytes ||
@@ -181,7 +185,8 @@ static int failed(struct lane *lane, _Atomic uint64_t *word, const struct look *
 	return 1;
 }
 
-int source_take(struct lane *lane, uint32_t number, const struct iovec *iov, int count, size_t skip, bool peek, size_t *got)
+int source_take(struct lane *lane, uint32_t number, const struct iovec *iov, int count, size_t skip, bool peek,
+		size_t *got)
 {
 	_Atomic uint64_t *word = &lane->sources->slot[number % SOURCE_SLOTS].word;
 	size_t room = space(iov, count, skip);

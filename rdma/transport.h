@@ -37,9 +37,9 @@ struct transport_place {
 
 /* The receiver's way to one sender; zeroes but for `hint` at first. Trusted: never in memory that the peer can write. */
 struct transport_reach {
-	struct transport_place proved;	/* the last place that was */
-	pid_t hint;			/* the process behind the rendezvous, in this process's own numbers; 0: not known */
-	pid_t process;			/* the one that was proved */
+	struct transport_place proved; /* the last place that was */
+	pid_t hint;    /* the process behind the rendezvous, in this process's own numbers; 0: not known */
+	pid_t process; /* the one that was proved */
 };
 
 /* A GET: `bytes` from `address` of the sender into iov, from its byte `skip` on. */
@@ -63,13 +63,14 @@ struct transport_ops {
 	 * process that is not dumpable, a user namespace), -ESRCH (no such process to be seen from here), -ENOSYS,
 	 * -ESTALE (there is no such token).
 	 */
-	int (*prove)(struct transport_reach *reach, const struct transport_place *place, const struct transport_token *token);
+	int (*prove)(struct transport_reach *reach, const struct transport_place *place,
+		     const struct transport_token *token);
 	/*
 	 * Receiver: fetches from a place that was proved. Returns bytes, at least 1, fewer where memory ends; -EFAULT (the
 	 * receiver's own memory), -ENXIO (the sender's memory), -EINPROGRESS, or an error of prove().
 	 */
-	ssize_t (*get)(struct transport_reach *reach, const struct transport_place *place, const struct transport_token *token,
-		       const struct transport_get *get);
+	ssize_t (*get)(struct transport_reach *reach, const struct transport_place *place,
+		       const struct transport_token *token, const struct transport_get *get);
 	/* Receiver: asks for the end of the GET that is in progress. Returns as get(); -EINVAL if none is. */
 	ssize_t (*poll)(struct transport_reach *reach);
 };

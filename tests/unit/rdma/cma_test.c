@@ -40,7 +40,7 @@ static struct told {
 	struct transport_place place;
 	uint64_t data;
 	pid_t process;
-} *told;
+} * told;
 
 static uint8_t byte_at(size_t position)
 {
@@ -212,7 +212,8 @@ static void wrong_tokens_and_processes_are_refused(void **state)
 	other = token;
 	other.challenge[3] ^= 1;
 	assert_int_equal(cma->get(&reach, &told->place, &other,
-				  &(struct transport_get){ told->data, 1, &(struct iovec){ &byte, 1 }, 1, 0 }), -ESTALE);
+				  &(struct transport_get){ told->data, 1, &(struct iovec){ &byte, 1 }, 1, 0 }),
+			 -ESTALE);
 	end_sender(child);
 }
 
@@ -285,7 +286,8 @@ static void memory_of_the_sender_that_ends_cuts_the_get(void **state)
 	assert_right(to, 21 * PAGE, 19 * PAGE);
 	assert_int_equal(get(&reach, 41 * PAGE, to, 23 * PAGE), 23 * PAGE);
 	assert_int_equal(get(&reach, (size_t)(0 - told->data), to, PAGE), -ENXIO); /* address 0 */
-	assert_int_equal(get(&reach, (size_t)(0xffffffff81000000ull - told->data), to, PAGE), -ENXIO); /* the kernel's */
+	assert_int_equal(get(&reach, (size_t)(0xffffffff81000000ull - told->data), to, PAGE),
+			 -ENXIO); /* the kernel's */
 	assert_int_equal(get(&reach, (size_t)(0x8000000000000000ull - told->data), to, PAGE), -ENXIO);
 	end_sender(child);
 }
@@ -504,12 +506,13 @@ static void a_sender_in_another_pid_namespace_is_found_by_the_hint(void **state)
 {
 	struct transport_reach reach = { 0 };
 	pid_t child, inner;
-	int pair[2];
+	int pair[2], go[2];
 	char byte;
 
 	if (!is_root("a pid namespace"))
 		return;
 	assert_int_equal(pipe(pair), 0);
+	assert_int_equal(pipe(go), 0);
 	atomic_store(&told->ready, 0);
 	child = fork();
 	if (!child) {
@@ -521,7 +524,7 @@ static void a_sender_in_another_pid_namespace_is_found_by_the_hint(void **state)
 			if (getpid() != 1 || cma->keep(&token, &told->place) < 0)
 				_exit(1);
 			tell(make_data());
-			read(pair[0], &byte, 1);
+			read(go[0], &byte, 1);
 			_exit(0);
 		}
 		if (write(pair[1], &inner, sizeof(inner)) < 0)
@@ -538,9 +541,9 @@ static void a_sender_in_another_pid_namespace_is_found_by_the_hint(void **state)
 	assert_int_equal(reach.process, inner);
 	assert_int_equal(get(&reach, 0, &byte, 1), 1);
 	assert_int_equal((uint8_t)byte, byte_at(0));
-	assert_int_equal(write(pair[1], "", 1), 1);
+	assert_int_equal(write(go[1], "", 1), 1);
 	assert_int_equal(waitpid(child, NULL, 0), child);
-	close(pair[0]), close(pair[1]);
+	close(pair[0]), close(pair[1]), close(go[0]), close(go[1]);
 }
 
 int main(void)
