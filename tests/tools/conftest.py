@@ -2,6 +2,7 @@
 """What the tests of the commands share: where the build is, and how a command of it is run."""
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -9,6 +10,14 @@ import tempfile
 import pytest
 
 BUILD = pathlib.Path(os.environ.get("ZC_BUILD", pathlib.Path(__file__).parents[2] / "build" / "dev"))
+
+
+# The rows of common/paths.def: each path's name, and whether it moves bytes itself.
+_ROWS = re.findall(
+    r'^ZC_PATH\(\w+, "(\w+)", ([01])', (pathlib.Path(__file__).parents[2] / "common/paths.def").read_text(), re.MULTILINE
+)
+PATHS = [name for name, _ in _ROWS]
+SENDING_PATHS = [name for name, sends in _ROWS if sends == "1"]
 
 
 def clean_environment(**more):

@@ -9,13 +9,13 @@ import struct
 import subprocess
 import threading
 
-from conftest import BUILD, clean_environment
+from conftest import BUILD, PATHS as ALL_PATHS, clean_environment
 
 TOOLS = BUILD / "apps/tools"
 LIMIT = 120
 HEADER = struct.Struct(">IHHI")  # magic, protocol, kind, bytes
 MAGIC, PROTOCOL, HELLO, REFUSED, DATA = 0x7A637466, 1, 1, 3, 8
-PATHS = ["copy", "sg", "zerocopy", "auto"]
+PATHS = [name for name in ALL_PATHS if name != "tcp"]
 LIBRARY = BUILD / "preload/libzc.so"
 
 

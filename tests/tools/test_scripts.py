@@ -7,11 +7,10 @@ import shutil
 import subprocess
 
 import pytest
-from conftest import clean_environment
+from conftest import PATHS, clean_environment
 
 SOURCE = pathlib.Path(__file__).parents[2]
 SCRIPTS = sorted(path.name for path in (SOURCE / "scripts").iterdir() if os.access(path, os.X_OK))
-PATHS = "paths are copy, sg, zerocopy,"
 
 
 @pytest.fixture
@@ -67,7 +66,7 @@ def test_help_is_given_from_anywhere(name, script, tmp_path):
     ("demo", ["--repeat", "21"], "--repeat: '21'; allowed is a number from 3 to 20"),
     ("demo", ["--repeat", "many"], "--repeat: 'many'; allowed is a number from 3 to 20"),
     ("demo", ["--repeat", ""], "--repeat: ''; allowed is a number from 3 to 20"),
-    ("demo", ["--paths", "tcp,quick"], f"--paths: there is no path 'quick'; {PATHS}"),
+    ("demo", ["--paths", "tcp,quick"], f"--paths: there is no path 'quick'; paths are {', '.join(PATHS)}"),
     ("demo", ["--paths", "tcp,"], "--paths: 'tcp,' ends with a comma"),
     ("deps", [], "usage: scripts/deps GROUP..."),
     ("deps", ["build", "toys"], "there is no group 'toys'"),

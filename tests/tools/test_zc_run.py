@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from conftest import PATHS
 
 CC = os.environ.get("ZC_CC", "cc")
 IS_ROOT = os.geteuid() == 0
@@ -52,7 +53,7 @@ def test_arguments_pass_untouched(zc):
     assert zc("run", "printf", "%s|", "-p", "x").stdout == "-p|x|"
 
 
-@pytest.mark.parametrize("path", ["copy", "sg", "zerocopy", "auto", "tcp"])
+@pytest.mark.parametrize("path", PATHS)
 def test_path_is_handed_on(zc, path):
     assert zc("run", "-p", path, "printenv", "ZC_PATH").stdout == path + "\n"
     assert zc("run", f"--path={path}", "printenv", "ZC_PATH", ZC_PATH="copy").stdout == path + "\n"
@@ -376,6 +377,6 @@ def test_python_program_under_the_library_moves_bytes(zc, tmp_path):
         "s = socket.create_server(('127.0.0.1', 0)); c = socket.create_connection(s.getsockname()); a, _ = s.accept()\n"
         "c.sendall(b'x' * 1000); got = a.recv(1000, socket.MSG_WAITALL); print(len(got), set(got))\n"
     )
-    for path in ["copy", "sg", "zerocopy", "auto", "tcp"]:
+    for path in PATHS:
         got = zc("run", "-p", path, sys.executable, program)
         assert (got.returncode, got.stdout) == (0, "1000 {120}\n"), got.stderr
