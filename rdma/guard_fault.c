@@ -96,11 +96,18 @@ static void take(uintptr_t start, uintptr_t end)
 	}
 }
 
+void guard_take(uintptr_t start, uintptr_t end)
+{
+	struct guard_cover *cover;
+
+	while ((cover = cover_find(start, end)))
+		take(cover->start > start ? cover->start : start, cover->end < end ? cover->end : end);
+}
+
 void guard_settle(const void *start, size_t bytes)
 {
 	uintptr_t from = (uintptr_t)start & ~(GUARD_PAGE - 1);
 	uintptr_t to = (uintptr_t)start + bytes;
-	struct guard_cover *cover;
 	uint64_t mask;
 
 	if (!bytes || !guard_active())
@@ -110,8 +117,7 @@ void guard_settle(const void *start, size_t bytes)
 	mask = guard_lock();
 	if (cover_find(from, to))
 		guard_count(STAT_PROCESS_SETTLES, 1);
-	while ((cover = cover_find(from, to)))
-		take(cover->start > from ? cover->start : from, cover->end < to ? cover->end : to);
+	guard_take(from, to);
 	guard_unlock(mask);
 }
 

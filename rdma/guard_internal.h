@@ -67,6 +67,8 @@ void guard_visits_wait(void *owner);
 void guard_visits_forget(void);
 /* Makes those pages of [start, end) ordinary that no record covers. */
 void guard_free_uncovered(uintptr_t start, uintptr_t end);
+/* Takes all guarded pages of [start, end) away from their owners. */
+void guard_take(uintptr_t start, uintptr_t end);
 /* Without the lock: handles a write fault at `page`. Returns whether it was ours and the writer may go on. */
 bool guard_fault(uintptr_t page);
 /* Without the lock: asks all owners whether work has come to an end. */

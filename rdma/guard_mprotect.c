@@ -118,19 +118,25 @@ static bool all_ours(uintptr_t start, uintptr_t end)
 	return true;
 }
 
-/* Calls work() for each part of [start, end) that is still as mprotect_protect() left it. */
+static bool changed; /* a part was no longer as it was found: under the lock */
+
+/*
+ * Calls work() for each part of [start, end) that is still as mprotect_protect() left it. The program may change mappings
+ * meanwhile; then what is left is looked for again.
+ */
 static void each_of_ours(uintptr_t start, uintptr_t end, void (*work)(uintptr_t start, uintptr_t end))
 {
-	struct guard_mapping mapping;
+	for (int tries = 0; tries < TAKE_TRIES; tries++) {
+		struct guard_mapping mapping;
 
-	while (start < end && !memory_mapping(start, &mapping) && mapping.start < end) {
-		uintptr_t from = mapping.start > start ? mapping.start : start;
-		uintptr_t to = mapping.end < end ? mapping.end : end;
-
-		if (is_ours(&mapping))
-			work(from, to);
-		start = to;
+		changed = false;
+		for (uintptr_t at = start; at < end && !memory_mapping(at, &mapping) && mapping.start < end; at = mapping.end)
+			if (is_ours(&mapping))
+				work(mapping.start > at ? mapping.start : at, mapping.end < end ? mapping.end : end);
+		if (!changed)
+			return;
 	}
+	log_error("guard: the mapping changes too often to free a page");
 }
 
 /* Returns whether records cover all of [start, end). */
@@ -220,6 +226,7 @@ static void take_part(uintptr_t start, uintptr_t end)
 	}
 	if (!rc && budget)
 		budget--;
+	changed |= rc == -ECANCELED || rc == -EFAULT;
 	if (rc == -ENOMEM)
 		log_error("guard: no memory for pages that were taken");
 }

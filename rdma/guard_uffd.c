@@ -33,15 +33,28 @@
 #define IDLE_MS 500
 #define THREAD_STACK_BYTES (256 * 1024)
 #define COPY_TRIES 100000
+#define MOVE_TRIES 1000
+#define TORN_MAX 16
 #define MADV_DONTNEED_LOCKED_NUMBER 24 /* MADV_DONTNEED_LOCKED, Linux 5.18 */
 
 enum { THREAD_NONE, THREAD_STARTING, THREAD_RUNNING };
+
+struct span {
+	uintptr_t start;
+	uintptr_t end;
+};
 
 static int uffd = -1;
 static _Atomic int thread_state;
 static void *aside; /* room for a chunk of copies; used under the lock */
 static bool clear_first; /* the kernel is older than 6.1: leaving does not lift the protection */
 static _Atomic unsigned int generation; /* of the descriptor: a thread of an old one leaves */
+static struct span gap; /* registered for missing pages now, or when memory was moved that is not booked yet */
+static struct span torn[TORN_MAX]; /* moved out of the gap */
+static int torn_count;
+static bool untidy; /* memory may be registered or protected that is not in the books */
+
+static void uffd_take(uintptr_t start, uintptr_t end);
 
 static long uffd_ioctl(unsigned long request, void *arg)
 {
@@ -78,6 +91,7 @@ static void uffd_unregister(uintptr_t start, uintptr_t end)
 		uffd_ioctl(UFFDIO_WRITEPROTECT, &lift);
 	}
 	rc = uffd_ioctl(UFFDIO_UNREGISTER, &range);
+	untidy |= rc == -ENOMEM;
 	if (rc != -EINVAL || middle == start)
 		return;
 	uffd_unregister(start, middle);
@@ -150,37 +164,120 @@ close_fd:
 	return rc;
 }
 
+/* Events --------------------------------------------------------------------------------------------------------------- */
+
+/* Reads events, with the lock, so that moves are booked before anybody looks. Returns how many faults are in `faults`. */
+static long read_events(struct uffd_msg *faults)
+{
+	long got = sys_call(SYS_read, uffd, (long)faults, EVENTS * sizeof(*faults), 0, 0, 0);
+	long count = 0;
+
+	for (long i = 0; i < got / (long)sizeof(*faults); i++) {
+		uintptr_t from = faults[i].arg.remap.from, to = faults[i].arg.remap.to;
+		size_t bytes = faults[i].arg.remap.len;
+
+		if (faults[i].event == UFFD_EVENT_PAGEFAULT) {
+			faults[count++] = faults[i];
+			continue;
+		}
+		untidy = true;
+		cover_move(from, to, bytes);
+		if (from < gap.end && gap.start < from + bytes && torn_count < TORN_MAX)
+			torn[torn_count++] = (struct span){ to, to + bytes };
+	}
+	return got < 0 ? got : count;
+}
+
+/*
+ * From the moment that a program's thread moves memory until the event is read, the kernel says EAGAIN to whatever changes
+ * pages. The handler may be waiting for the lock that the caller holds, or be the caller, so we read in its place. Who
+ * faulted tries again, and the handler sees that.
+ */
+static void let_moves_end(void)
+{
+	static struct uffd_msg faults[EVENTS]; /* under the lock, and the stack may be short */
+	long count = read_events(faults);
+
+	for (long i = 0; i < count; i++) {
+		uintptr_t page = (uintptr_t)faults[i].arg.pagefault.address & ~(GUARD_PAGE - 1);
+
+		uffd_wake(page, page + GUARD_PAGE);
+	}
+	sys_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+}
+
+/* Returns whether some thread is moving memory that is registered, and its event has not been read. */
+static bool moves_go_on(void)
+{
+	struct uffdio_copy nothing = { 0 };
+
+	return uffd_ioctl(UFFDIO_COPY, &nothing) == -EAGAIN;
+}
+
+/*
+ * A move out of a range that was registered for missing pages carries that along, and it can't be changed without lifting
+ * the protection. So nothing stays under guard there.
+ */
+static void take_torn(void)
+{
+	for (int tries = 0; gap.end && tries < MOVE_TRIES && moves_go_on(); tries++)
+		let_moves_end();
+	if (gap.end && !moves_go_on())
+		gap = (struct span){ 0, 0 };
+	while (torn_count) {
+		struct span span = torn[--torn_count];
+
+		guard_take(span.start, span.end);
+		uffd_take(span.start, span.end);
+	}
+}
+
 /* The thread ----------------------------------------------------------------------------------------------------------- */
 
-static void handle_fault(uintptr_t page, bool write_protect)
+/*
+ * Whoever met a page that is not there, in the gap of one that was being taken: as the lock is free again, that gap is closed.
+ * But the range may be registered for missing pages where a move has carried that off; then zeros are what is there.
+ */
+static void handle_missing(uintptr_t page)
 {
-	uint64_t mask;
+	struct uffdio_zeropage zero = { .range = { page, GUARD_PAGE } };
+	uint64_t mask = guard_lock();
 
-	if (write_protect) {
+	/* Does nothing where there is a page, or no registration, or (EAGAIN) a move: then the toucher comes back. */
+	uffd_ioctl(UFFDIO_ZEROPAGE, &zero);
+	guard_unlock(mask);
+}
+
+static void handle_fault(const struct uffd_msg *event)
+{
+	uintptr_t page = (uintptr_t)event->arg.pagefault.address & ~(GUARD_PAGE - 1);
+
+	if (event->arg.pagefault.flags & UFFD_PAGEFAULT_FLAG_WP)
 		guard_fault(page);
-	} else {
-		/* Somebody met the gap of a page that was being taken; whoever holds the lock is filling it. */
-		mask = guard_lock();
-		guard_unlock(mask);
-	}
+	else
+		handle_missing(page);
 	uffd_wake(page, page + GUARD_PAGE);
 }
 
-static void handle_event(const struct uffd_msg *event)
+static long next_faults(struct uffd_msg *events)
 {
-	uint64_t mask;
+	uint64_t mask = guard_lock();
+	long got = read_events(events);
 
-	switch (event->event) {
-	case UFFD_EVENT_PAGEFAULT:
-		handle_fault((uintptr_t)event->arg.pagefault.address & ~(GUARD_PAGE - 1),
-			     event->arg.pagefault.flags & UFFD_PAGEFAULT_FLAG_WP);
-		break;
-	case UFFD_EVENT_REMAP:
-		mask = guard_lock();
-		cover_move(event->arg.remap.from, event->arg.remap.to, event->arg.remap.len);
-		guard_unlock(mask);
-		break;
-	}
+	take_torn();
+	guard_unlock(mask);
+	return got;
+}
+
+/* Sets all memory free, as nothing is guarded: what is left of moves would have nobody to wait for. */
+static void tidy(void)
+{
+	struct guard_mapping mapping;
+
+	for (uintptr_t at = 0; !memory_mapping(at, &mapping); at = mapping.end)
+		if (mapping.plain)
+			uffd_unregister(mapping.start, mapping.end);
+	untidy = false;
 }
 
 /* Ends the thread if nothing is guarded. Returns whether it is to end. */
@@ -189,8 +286,11 @@ static bool go_home(unsigned int mine)
 	uint64_t mask = guard_lock();
 	bool home = mine != atomic_load(&generation) || !guard_active();
 
-	if (home && mine == atomic_load(&generation))
+	if (home && mine == atomic_load(&generation)) {
+		if (untidy)
+			tidy();
 		atomic_store(&thread_state, THREAD_NONE);
+	}
 	guard_unlock(mask);
 	return home;
 }
@@ -212,13 +312,13 @@ static void *handler(void *arg)
 				return NULL;
 			continue;
 		}
-		got = sys_call(SYS_read, uffd, (long)events, sizeof(events), 0, 0, 0);
+		got = next_faults(events);
 		if (got < 0 && got != -EAGAIN && got != -EINTR) {
 			log_error("guard: reading the userfaultfd failed with %d", (int)-got);
 			return NULL;
 		}
-		for (long i = 0; i < got / (long)sizeof(events[0]); i++)
-			handle_event(&events[i]);
+		for (long i = 0; i < got; i++)
+			handle_fault(&events[i]);
 	}
 }
 
@@ -288,9 +388,8 @@ static int protect_pages(uintptr_t start, uintptr_t end, uint64_t ioctls)
 
 	if (!(ioctls & (1ull << _UFFDIO_WRITEPROTECT)) || !(ioctls & (1ull << _UFFDIO_ZEROPAGE)))
 		return -EINVAL; /* huge pages from hugetlbfs */
-	do {
-		rc = uffd_ioctl(UFFDIO_WRITEPROTECT, &protect);
-	} while (rc == -EAGAIN);
+	while ((rc = uffd_ioctl(UFFDIO_WRITEPROTECT, &protect)) == -EAGAIN)
+		let_moves_end();
 	if (rc < 0)
 		return rc == -ENOENT ? -EINVAL : (int)rc;
 	/* Now that nothing can slip in any more. */
@@ -341,7 +440,7 @@ static void fill(uintptr_t start, uintptr_t end, const char *from)
 		else if (rc == -EEXIST) /* zeros that a reader got where the gap could not be closed to it */
 			drop(at, at + GUARD_PAGE);
 		else if (rc != -ENOENT && rc != -ESRCH && rc != -EINVAL)
-			sys_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+			let_moves_end();
 		else if (until - at == GUARD_PAGE) /* the mapping of this page is gone */
 			at = until;
 		else /* there is more than one mapping now */
@@ -403,6 +502,8 @@ static void uffd_take(uintptr_t start, uintptr_t end)
 {
 	uintptr_t at = start;
 
+	gap.start = gap.end && gap.start < start ? gap.start : start;
+	gap.end = gap.end > end ? gap.end : end;
 	while (at < end) {
 		uintptr_t until = end - at > CHUNK_BYTES ? at + CHUNK_BYTES : end;
 
@@ -411,6 +512,7 @@ static void uffd_take(uintptr_t start, uintptr_t end)
 	}
 	uffd_unregister(start, end);
 	uffd_wake(start, end);
+	take_torn();
 }
 
 static int uffd_join(uintptr_t start, uintptr_t end)
@@ -432,6 +534,9 @@ static void uffd_child(void)
 	if (uffd >= 0)
 		sys_call(SYS_close, uffd, 0, 0, 0, 0, 0);
 	uffd = -1;
+	gap = (struct span){ 0, 0 };
+	torn_count = 0;
+	untidy = false;
 	atomic_store(&thread_state, THREAD_NONE);
 }
 
