@@ -231,7 +231,8 @@ ZC_EXPORT ssize_t sendfile64(int fd, int in, off64_t *offset, size_t bytes)
 	return SEND_KERNEL_ONLY(fd, real.sendfile64(fd, in, offset, bytes));
 }
 
-#define SPLICE_STEP 65536
+/* On the stack: threads of programs may have small ones, and thread-local memory is every thread's. */
+#define SPLICE_STEP 8192
 
 /*
  * From a connection whose bytes may be in a ring into a pipe: looked at, written, and then taken, as many as the pipe took.
@@ -239,7 +240,7 @@ ZC_EXPORT ssize_t sendfile64(int fd, int in, off64_t *offset, size_t bytes)
  */
 static ssize_t splice_ring(struct conn *conn, int in, int pipe, size_t bytes, unsigned int flags)
 {
-	static __thread char step[SPLICE_STEP] __attribute__((tls_model("initial-exec")));
+	char step[SPLICE_STEP];
 	struct iovec iov = { step, bytes < sizeof(step) ? bytes : sizeof(step) };
 	int wait = flags & SPLICE_F_NONBLOCK ? MSG_DONTWAIT : 0;
 	ssize_t got = engine_recv(conn, in, &iov, 1, MSG_PEEK | wait);

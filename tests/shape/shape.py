@@ -18,6 +18,7 @@ LAYERS = {
     "apps": {"apps", "common"},
 }
 FILE_LINES = 600
+THREAD_LOCAL_BYTES = 1024
 PARTS = ("common", "rdma", "preload", "apps", "tests", "docs", "experiments")
 
 
@@ -53,6 +54,9 @@ def exports():
               if not re.match(r"lib(asan|tsan|m|gcc_s)\.", name) or "SANITIZE:STRING=\n" in cache()]
     segments = output("readelf", "-lW", LIBRARY)
     wrong += [f"memory that is written and run: {line.strip()}" for line in segments.splitlines() if " RWE " in line]
+    # It is taken from the stack of every thread, the program's and the flusher's, some of which are small.
+    wrong += [f"{int(line.split()[5], 16)} bytes of thread-local memory, more than {THREAD_LOCAL_BYTES}"
+              for line in segments.splitlines() if line.startswith("  TLS ") and int(line.split()[5], 16) > THREAD_LOCAL_BYTES]
     if "TEXTREL" in dynamic:
         wrong.append("libzc.so has text relocations")
     return wrong
