@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """shape.py TEST SOURCE BUILD: one test of the house's shape; prints what is wrong and ends with 1."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -18,6 +19,7 @@ LAYERS = {
     "apps": {"apps", "common"},
 }
 FILE_LINES = 600
+FUNCTION_LINES = 70
 THREAD_LOCAL_BYTES = 1024
 PARTS = ("common", "rdma", "preload", "apps", "tests", "docs", "experiments")
 
@@ -102,6 +104,40 @@ def files():
     return wrong
 
 
+def c_functions(text):
+    """Each function's first line and its number of lines; the braces of its body stand alone at the margin."""
+    head, body = [], None
+    for line in text.splitlines():
+        if body is not None:
+            body += 1
+            if line == "}":
+                yield head[0], len(head) + body
+                head, body = [], None
+        elif line == "{" and head:
+            body = 1
+        elif not line or line.startswith(("/*", " *", "*/", "#", "}")):
+            head = []
+        else:
+            head.append(line)
+
+
+def python_functions(text):
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node.name, node.end_lineno - node.lineno + 1
+
+
+def functions():
+    """No function is too long."""
+    wrong, seen = [], 0
+    for path in sources(".c", ".h", ".py"):
+        for name, lines in (python_functions if path.suffix == ".py" else c_functions)(path.read_text()):
+            seen += 1
+            if lines > FUNCTION_LINES:
+                wrong.append(f"{path.relative_to(SOURCE)}: {lines} lines, more than {FUNCTION_LINES}: {name}")
+    return wrong if seen else ["no functions were found"]
+
+
 def pages():
     """groff has nothing to say about the man pages, and libzc(7) names every setting, reason and call."""
     wrong = []
@@ -143,7 +179,7 @@ def install():
     return wrong
 
 
-TESTS = {test.__name__: test for test in (exports, layers, files, pages, install)}
+TESTS = {test.__name__: test for test in (exports, layers, files, functions, pages, install)}
 problems = TESTS[sys.argv[1]]()
 print("\n".join(problems) if problems else f"{sys.argv[1]}: fine")
 sys.exit(1 if problems else 0)
