@@ -44,6 +44,12 @@ def test_rdma_between_both_hosts(guest, family):
     assert guest.text(f"ping_{family}").count("ping data: rdma-ping-") == 3
 
 
+@pytest.mark.parametrize("family", ["ipv4", "ipv6"])
+def test_rdma_after_an_interface_was_down(guest, family):
+    guest.text("link")
+    assert guest.text(f"ping_{family}_again").count("ping data: rdma-ping-") == 3
+
+
 def test_rdma_is_sent_by_both_devices(guest):
     before, after = guest.counters("before"), guest.counters("after_ping")
     for device in ["rxe0", "rxe1"]:
