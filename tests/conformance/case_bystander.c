@@ -151,7 +151,7 @@ static void pipes(void)
 
 static void files(void)
 {
-	int file = (int)MUST(open("/tmp", O_TMPFILE | O_RDWR, 0600)), copy = (int)MUST(memfd_create("copy", 0));
+	int file = (int)MUST(open("/dev/shm", O_TMPFILE | O_RDWR, 0600)), copy = (int)MUST(memfd_create("copy", 0));
 	struct iovec iov[2] = { { (void *)"ab", 2 }, { (void *)"cde", 3 } };
 	char data[16] = { 0 };
 	off_t offset = 1;

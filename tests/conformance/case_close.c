@@ -215,7 +215,10 @@ void close_in_mid_send(struct end *end, long piece)
 	free(data);
 }
 
-/* Both send what fits in their buffers, then both receive: nobody may wait for the other. */
+/*
+ * Both send what fits in their buffers, then both receive: nobody may wait for the other. A send buffer may be as large as
+ * net.core.wmem_max says, and on older kernels that is 212992 bytes, doubled by the kernel.
+ */
 void close_both_send_first(struct end *end, long bytes)
 {
 	meet(end);

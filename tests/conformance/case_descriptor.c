@@ -231,7 +231,7 @@ void descriptor_reused(struct end *end, long how)
 	if (how == CLOSE_DUP2)
 		MUST(close(number));
 	/* A file. */
-	EXPECT(open("/tmp", O_TMPFILE | O_RDWR, 0600) == number);
+	EXPECT(open("/dev/shm", O_TMPFILE | O_RDWR, 0600) == number);
 	for (int i = 0; i < 5; i++)
 		CALL(write(number, "file", 4));
 	CALL(write(number, large, sizeof(large)));

@@ -14,7 +14,7 @@ INSIDE = pathlib.Path(__file__).resolve().parent / "programs" / "inside"
 
 def environment():
     """The environment without the settings of whoever runs the tests; where the lab keeps its kernel may stay."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("ZC_") or name == "ZC_LAB_DIR"}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ZC_")}
     kept.pop("LD_PRELOAD", None)
     return kept
 
