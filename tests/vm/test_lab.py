@@ -119,6 +119,16 @@ def test_end_by_signal_leaves_no_guest(prepared, tmp_path, number, status):
         assert list(tmp_path.iterdir()) == []
 
 
+def test_end_of_the_reader_ends_the_guest(prepared, tmp_path):
+    with subprocess.Popen(
+        lab_command("--no-install", "--no-rxe", "--writable", tmp_path, "--timeout", 240, "--", "yes"),
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment(),
+    ) as process:
+        assert process.stdout.readline() == b"y\n"
+        process.stdout.close()
+        assert process.wait(60) == 141
+
+
 def test_time_limit(prepared):
     done = prepared("--no-install", "--timeout", 1, "--", "true")
     assert done.returncode == 124
