@@ -66,8 +66,10 @@ static const struct tool tool = {
 	.serve = msg_serve,
 };
 
-static int check_client(const struct msg_options *options, uint64_t given, struct fault *fault)
+static int check_client(const void *values, uint64_t given, struct fault *fault)
 {
+	const struct msg_options *options = values;
+
 	if (!options->port)
 		return fault_set(fault, EINVAL, "--port 0: allowed for a client is a whole number from 1 to 65535");
 	if (option_was_given(&table, given, "messages") && option_was_given(&table, given, "seconds"))
@@ -77,28 +79,11 @@ static int check_client(const struct msg_options *options, uint64_t given, struc
 
 int main(int argc, char **argv)
 {
-	bool is_server = argc > 1 && !strcmp(argv[1], "server");
-	bool is_client = argc > 1 && !strcmp(argv[1], "client");
 	struct msg_options options;
-	struct fault fault = { 0 };
-	uint64_t given = 0;
-	int skip = is_server || is_client ? 2 : 1;
-	int rc = options_parse(&table, argc - skip, argv + skip, &options, &given, &fault);
+	int status;
+	unsigned int role = tool_command_line(&table, check_client, argc, argv, &options, &status);
 
-	if (rc > 0) {
-		options_help(&table);
-		return fflush(stdout) ? EXIT_FAILURE : EXIT_SUCCESS;
-	}
-	if (!is_server && !is_client)
-		fault = (struct fault){ EINVAL,
-					"the first argument is missing or unknown; allowed is server or client" };
-	if (!fault.code)
-		options_check_role(&table, is_server ? FOR_SERVER : FOR_CLIENT, given, &fault);
-	if (!fault.code && is_client)
-		check_client(&options, given, &fault);
-	if (fault.code) {
-		tell(table.tool, "%s", fault.text);
-		return EXIT_USAGE;
-	}
-	return is_server ? server_run(&tool, &options.shared, options.port) : msg_measure(&tool, &options);
+	if (!role)
+		return status;
+	return role == FOR_SERVER ? server_run(&tool, &options.shared, options.port) : msg_measure(&tool, &options);
 }

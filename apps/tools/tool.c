@@ -3,6 +3,9 @@
 
 #include <endian.h>
 #include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 int tool_check_memory(const char *option, uint64_t bytes, uint64_t copies, struct fault *fault)
@@ -16,6 +19,37 @@ int tool_check_memory(const char *option, uint64_t bytes, uint64_t copies, struc
 			 "%llu bytes",
 			 option, (unsigned long long)bytes, (unsigned long long)copies,
 			 (unsigned long long)(there / copies));
+}
+
+unsigned int tool_command_line(const struct option_table *table,
+			       int (*check)(const void *values, uint64_t given, struct fault *fault), int argc,
+			       char **argv, void *values, int *status)
+{
+	unsigned int role = argc < 2		       ? 0 :
+			    !strcmp(argv[1], "server") ? FOR_SERVER :
+			    !strcmp(argv[1], "client") ? FOR_CLIENT :
+							 0;
+	struct fault fault = { 0 };
+	uint64_t given = 0;
+	int skip = role ? 2 : 1;
+
+	if (options_parse(table, argc - skip, argv + skip, values, &given, &fault) > 0) {
+		options_help(table);
+		*status = fflush(stdout) ? EXIT_FAILURE : EXIT_SUCCESS;
+		return 0;
+	}
+	if (!role)
+		fault = (struct fault){ EINVAL,
+					"the first argument is missing or unknown; allowed is server or client" };
+	if (!fault.code)
+		options_check_role(table, role, given, &fault);
+	if (!fault.code && role == FOR_CLIENT)
+		check(values, given, &fault);
+	if (!fault.code)
+		return role;
+	tell(table->tool, "%s", fault.text);
+	*status = EXIT_USAGE;
+	return 0;
 }
 
 bool tool_all_apply(const void *values, const char *option)

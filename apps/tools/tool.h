@@ -38,6 +38,14 @@ struct tool {
 	int (*serve)(struct connection *connection);
 };
 
+/*
+ * Reads the command line of a tool whose first word is the role, for its main(); `check` looks at a client's. Returns the
+ * role, or 0 when that was all: help was given, or a fault told. Then *status is what to exit with.
+ */
+unsigned int tool_command_line(const struct option_table *table,
+			       int (*check)(const void *values, uint64_t given, struct fault *fault), int argc,
+			       char **argv, void *values, int *status);
+
 /* For tools whose options always apply. */
 bool tool_all_apply(const void *values, const char *option);
 

@@ -507,13 +507,11 @@ static void end_now(enum burst_end how)
 /* A child makes a connection of its own, so that nobody shares it, and ends after bursts. */
 void burst_end(struct end *end, long how)
 {
-	int port, listening;
+	int port;
 	pid_t child;
 
 	if (end->server) {
-		listening = listen_on("127.0.0.1", &port);
-		tell_number(end, port);
-		end->fd = (int)MUST(accept(listening, NULL, NULL));
+		accept_one(end);
 		take_to_end(end->fd, 3, 0);
 		return;
 	}

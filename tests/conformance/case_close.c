@@ -231,13 +231,11 @@ void close_both_send_first(struct end *end, long bytes)
 /* A process that is killed: what the kernel had taken arrives, then the end of file. */
 void close_killed(struct end *end, long bytes)
 {
-	int port, listening;
+	int port;
 	pid_t child;
 
 	if (end->server) {
-		listening = listen_on("127.0.0.1", &port);
-		tell_number(end, port);
-		end->fd = (int)MUST(accept(listening, NULL, NULL));
+		accept_one(end);
 		await(end, "dead");
 		take_to_end(end->fd, 8, 0);
 		return;

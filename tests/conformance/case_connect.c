@@ -121,13 +121,10 @@ static void note_error(int fd)
 void connect_nonblocking(struct end *end, long waiter)
 {
 	struct sockaddr_storage name;
-	int port, listening;
 	socklen_t bytes;
 
 	if (end->server) {
-		listening = listen_on("127.0.0.1", &port);
-		tell_number(end, port);
-		end->fd = (int)MUST(accept(listening, NULL, NULL));
+		accept_one(end);
 		converse(end, end->fd);
 		return;
 	}
@@ -240,14 +237,11 @@ void connect_by_sending(struct end *end, long by_message)
 	struct sockaddr_storage name;
 	struct iovec iov = { (void *)"first words", 11 };
 	struct msghdr message = { .msg_iov = &iov, .msg_iovlen = 1, .msg_name = &name };
-	int port, listening;
 	char data[11];
 	ssize_t rc;
 
 	if (end->server) {
-		listening = listen_on("127.0.0.1", &port);
-		tell_number(end, port);
-		end->fd = (int)MUST(accept(listening, NULL, NULL));
+		accept_one(end);
 		EXPECT(recv(end->fd, data, 11, MSG_WAITALL) == 11 && !memcmp(data, "first words", 11));
 		converse(end, end->fd);
 		return;

@@ -100,6 +100,9 @@ void meet(struct end *end);
 /* The same with small socket buffers on both sides, so that a stalled receiver is felt soon. */
 void meet_small(struct end *end);
 
+/* The server's part where the client connects by itself, to the number that it is told; the listening socket stays. */
+void accept_one(struct end *end);
+
 /* A listening socket on a free port of the address ("127.0.0.1", "::1"); *port gets the port. */
 int listen_on(const char *address, int *port);
 int connect_to(const char *address, int port);

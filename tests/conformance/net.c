@@ -54,6 +54,14 @@ int listen_on(const char *address, int *port)
 	return listen_with(address, 0, port);
 }
 
+void accept_one(struct end *end)
+{
+	int port, listening = listen_on("127.0.0.1", &port);
+
+	tell_number(end, port);
+	end->fd = (int)MUST(accept(listening, NULL, NULL));
+}
+
 static int connect_with(const char *address, int buffers, int port)
 {
 	struct sockaddr_storage name;

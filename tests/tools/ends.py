@@ -264,6 +264,33 @@ class Passed:
         assert self.event.wait(LIMIT), "nothing has passed"
 
 
+def run_amid(server, client, kill):
+    """Starts client(port) and calls kill(its process) once messages pass; returns its outputs when all of it is gone."""
+    passed = Passed(50)
+    with Proxy(server.port, passed) as proxy:
+        process = client(proxy.port)
+        passed.wait()
+        kill(process)
+        # Processes that it has started hold its standard output: this returns when they are gone too.
+        return process, *process.communicate(timeout=LIMIT)
+
+
+def check_killed_server(tool, client):
+    """A client whose server is killed says so, and reports nothing."""
+    with Server(tool) as server:
+        process, out, err = run_amid(server, client, lambda _: server.process.kill())
+    assert process.returncode == 1 and not out
+    assert "of message" in err or "gone" in err
+
+
+def check_killed_client(server, client, another):
+    """A client that is killed fails its session; the server serves another one, and tells."""
+    run_amid(server, client, lambda process: process.kill())
+    assert another().returncode == 0
+    status, _, err = server.end()
+    assert status == 1 and "went away" in err
+
+
 def frame(kind, body, protocol=PROTOCOL, magic=MAGIC):
     text = json.dumps(body).encode()
     return HEADER.pack(magic, protocol, kind, len(text)) + text

@@ -150,30 +150,14 @@ def start_endless(port, mode):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_killed_receiver_is_told(mode):
-    with Server("zc-ttcp") as server:
-        passed = ends.Passed(50)
-        with Proxy(server.port, passed) as proxy:
-            process = start_endless(proxy.port, mode)
-            passed.wait()
-            server.process.kill()
-            out, err = process.communicate(timeout=ends.LIMIT)
-    assert process.returncode == 1 and not out
-    assert "of message" in err or "gone" in err
+    ends.check_killed_server("zc-ttcp", lambda port: start_endless(port, mode))
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_killed_transmitter_leaves_nothing_behind(mode):
     with Server("zc-ttcp", "--sessions", 2) as server:
-        passed = ends.Passed(50)
-        with Proxy(server.port, passed) as proxy:
-            process = start_endless(proxy.port, mode)
-            passed.wait()
-            process.kill()
-            # Its own processes hold its standard output: this returns when they are gone too.
-            process.communicate(timeout=ends.LIMIT)
-        assert ttcp(server.port, "stream", 100, "--count", 5, "--verify").returncode == 0
-        status, _, err = server.end()
-    assert status == 1 and "went away" in err
+        ends.check_killed_client(server, lambda port: start_endless(port, mode),
+                                 lambda: ttcp(server.port, "stream", 100, "--count", 5, "--verify"))
 
 
 def test_standstill_is_noticed(server):

@@ -102,28 +102,12 @@ def start_endless(port):
 
 
 def test_killed_server_is_told():
-    with Server("zc-writes") as server:
-        passed = ends.Passed(50)
-        with Proxy(server.port, passed) as proxy:
-            process = start_endless(proxy.port)
-            passed.wait()
-            server.process.kill()
-            out, err = process.communicate(timeout=ends.LIMIT)
-    assert process.returncode == 1 and not out
-    assert "of message" in err or "gone" in err
+    ends.check_killed_server("zc-writes", start_endless)
 
 
 def test_killed_client_fails_its_session_and_the_server_goes_on():
     with Server("zc-writes", "--sessions", 2) as server:
-        passed = ends.Passed(50)
-        with Proxy(server.port, passed) as proxy:
-            process = start_endless(proxy.port)
-            passed.wait()
-            process.kill()
-            process.communicate()
-        assert writes(server.port, 5, 15, 100, 1, "--verify").returncode == 0
-        status, _, err = server.end()
-    assert status == 1 and "went away" in err
+        ends.check_killed_client(server, start_endless, lambda: writes(server.port, 5, 15, 100, 1, "--verify"))
 
 
 # Arguments ---------------------------------------------------------------------------------------------------------------
