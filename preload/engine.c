@@ -169,7 +169,7 @@ static void close_lanes(struct engine *engine, int fd)
 			break;
 		lane_saw_bells(&engine->channel.in, (uint64_t)got);
 	}
-	if (lane_backlog(&engine->channel.in) > 0 && atomic_load(&engine->channel.in.shared->from_ring))
+	if (lane_unread(&engine->channel.in) > 0)
 		sys_call(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, (long)&reset, sizeof(reset), 0);
 	atomic_store(&engine->channel.in.shared->reader, 0);
 }
@@ -220,6 +220,8 @@ static void meet(struct conn *conn, struct engine *engine)
 	atomic_store(&engine->channel.out.shared->sent, engine->sent);
 	atomic_store(&engine->channel.in.shared->received, engine->received);
 	atomic_fetch_add(&engine->channel.in.shared->raw, engine->raw_receiving);
+	/* Whoever waits for this connection already did not know of a ring. Before the peer may put anything there. */
+	lane_arm(&engine->channel.in);
 	if (engine->reader)
 		atomic_store(&engine->channel.in.shared->reader, 1);
 }

@@ -11,8 +11,8 @@
  */
 void engine_strip(struct conn *conn, struct engine *engine, int fd);
 
-/* The program is told that there is nothing: a wait that we do not see must end when there is. */
-void engine_arm(struct conn *conn, struct engine *engine);
+/* The program is to be told that there is nothing: a wait that we do not see must end when there is. Returns false: look again. */
+bool engine_arm(struct conn *conn, struct engine *engine);
 
 static inline void cpu_relax(void)
 {

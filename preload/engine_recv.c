@@ -218,8 +218,8 @@ static ssize_t wait_for_more(struct receive *receive)
 	}
 	if (waits && spin(receive))
 		return 1;
-	if (!waits)
-		engine_arm(receive->conn, engine);
+	if (!waits && !engine_arm(receive->conn, engine))
+		return ++receive->nothing < NOTHING_MAX ? 1 : -ECONNRESET;
 	rc = ask_kernel(receive, waits);
 	if (rc > 0)
 		return ++receive->nothing < NOTHING_MAX ? 1 : -ECONNRESET;

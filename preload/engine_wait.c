@@ -47,14 +47,16 @@ void engine_strip(struct conn *conn, struct engine *engine, int fd)
 		take_bells(engine, fd, due);
 }
 
-void engine_arm(struct conn *conn, struct engine *engine)
+bool engine_arm(struct conn *conn, struct engine *engine)
 {
 	struct lock_hold hold;
+	bool empty;
 
 	if (!engine_met(engine) || !lock_take(&engine->in, &hold))
-		return;
-	lane_arm(&engine->channel.in);
+		return true;
+	empty = lane_arm(&engine->channel.in);
 	lock_give(&engine->in, &hold);
+	return empty;
 }
 
 /* Moves of the lane at the front of the ring are no bytes: they are taken note of. Under the lock. */
