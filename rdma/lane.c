@@ -9,13 +9,18 @@
 
 enum record_kind { RECORD_DATA = 1, RECORD_TAKEOVER, RECORD_SWITCH, RECORD_SOURCE };
 
-/* In the ring, aligned to RECORD_ALIGN, followed by `bytes` of data; of a source `bytes` is its number. */
+/*
+ * In the ring, aligned to RECORD_ALIGN, followed by `bytes` of data; of a source `bytes` is its number. So data are 16 bytes into
+ * a page where a program's buffer is at its beginning: with 8, a copy ran at a tenth of its speed (`rep movsb` of AMD's
+ * processors, where the target is less than 16 bytes ahead of the origin modulo 4096).
+ */
 struct record {
 	uint32_t kind;
 	uint32_t bytes;
+	uint64_t unused;
 };
 
-#define RECORD_ALIGN 8u
+#define RECORD_ALIGN 16u
 #define RESERVE (2 * sizeof(struct record)) /* a SWITCH must always find room, and a TAKEOVER after it */
 #define RELAXED memory_order_relaxed
 

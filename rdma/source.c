@@ -11,6 +11,7 @@
 #include "common/sys.h"
 #include "rdma/source_internal.h"
 
+#define HOME_ALIGN 64 /* as memory that is copied likes it */
 #define CHANGES_MAX 1000 /* of a word by a receiver that takes ever more; it is another's, so there has to be an end */
 #define ANSWERS_MAX 16	 /* processes that share the sending end one after the other; then the ring is all they have */
 
@@ -155,7 +156,7 @@ int source_announce(struct lane *lane, const void *address, size_t bytes, uint64
 		return -EAGAIN;
 	}
 	*number = out->next++;
-	out->home += bytes;
+	out->home += (bytes + HOME_ALIGN - 1) & ~(size_t)(HOME_ALIGN - 1);
 	return 0;
 }
 

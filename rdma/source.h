@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Sources: bytes of a lane that are announced instead of being put in the ring (SrcAvail), and fetched by the receiver from
- * the sender's memory into its program's buffer (GET). In the ring a source is one record of 8 bytes, which keeps its place
+ * the sender's memory into its program's buffer (GET). In the ring a source is one record without data, which keeps its place
  * in the stream; all else is in a slot beside the ring, that the two ends share.
  *
  * A source never makes one end wait for the other, and has no lock that a dead or stopped process could keep. All is one word

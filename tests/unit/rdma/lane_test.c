@@ -429,18 +429,18 @@ static void nonsense_is_refused(void **state)
 	size_t got;
 
 	/* Positions that can't be. */
-	atomic_store(&lane.shared->tail, RING + 8);
+	atomic_store(&lane.shared->tail, RING + 16);
 	assert_int_equal(lane_get(&lane, &iov, 1, false, &got), -EPROTO);
 	atomic_store(&lane.shared->tail, 12);
 	assert_int_equal(lane_get(&lane, &iov, 1, false, &got), -EPROTO);
 	atomic_store(&lane.shared->tail, 0);
-	atomic_store(&lane.shared->head, 8);
+	atomic_store(&lane.shared->head, 16);
 	assert_int_equal(lane_backlog(&lane), -EPROTO);
 	assert_int_equal(lane_put(&lane, &iov, 1, 0), -EPROTO);
 	atomic_store(&lane.shared->head, 0);
 	/* Records that can't be: unknown, data before a TAKEOVER, longer than what is published, a second TAKEOVER. */
 	before = *lane.shared;
-	atomic_store(&lane.shared->tail, 16);
+	atomic_store(&lane.shared->tail, 32);
 	record[0] = 77;
 	assert_int_equal(lane_get(&lane, &iov, 1, false, &got), -EPROTO);
 	record[0] = 1;
@@ -448,11 +448,11 @@ static void nonsense_is_refused(void **state)
 	assert_int_equal(lane_get(&lane, &iov, 1, false, &got), -EPROTO);
 	*lane.shared = before;
 	assert_true(lane_take_over(&lane));
-	atomic_store(&lane.shared->tail, 24);
-	record[2] = 1;
-	record[3] = 0xffffffff;
+	atomic_store(&lane.shared->tail, 48);
+	record[4] = 1;
+	record[5] = 0xffffffff;
 	assert_int_equal(lane_get(&lane, &iov, 1, false, &got), -EPROTO);
-	record[2] = 2;
+	record[4] = 2;
 	assert_int_equal(lane_get(&lane, &iov, 1, false, &got), -EPROTO);
 }
 

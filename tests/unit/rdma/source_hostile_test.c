@@ -78,11 +78,11 @@ static void nonsense_in_the_ring_is_refused(void **state)
 
 	shake_hands();
 	assert_int_equal(source_announce(&sending.out, target, sizeof(target), &number), 0);
-	assert_int_equal(record[2], 4);
-	record[3] = 2; /* a source out of turn */
+	assert_int_equal(record[4], 4);
+	record[5] = 2; /* a source out of turn */
 	slot = &sending.out.sources->slot[2];
 	expect_protocol_error();
-	record[3] = 0xffffffff;
+	record[5] = 0xffffffff;
 	expect_protocol_error();
 }
 
