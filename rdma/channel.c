@@ -7,6 +7,7 @@
 #include <linux/memfd.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "common/sys.h"
@@ -87,6 +88,14 @@ void channel_open_sources(struct channel *channel, const struct transport_ops *t
 	channel->in.in = &channel->sources_in;
 }
 
+/* Whether a file may get this size. If not, the kernel would not only refuse, but end the program by a signal. */
+static bool may_have(uint64_t bytes)
+{
+	struct rlimit limit;
+
+	return sys_call(SYS_prlimit64, 0, RLIMIT_FSIZE, 0, (long)&limit, 0, 0) < 0 || bytes <= limit.rlim_cur;
+}
+
 int channel_make(struct channel *channel, uint32_t ring_bytes)
 {
 	long fd, rc;
@@ -95,6 +104,8 @@ int channel_make(struct channel *channel, uint32_t ring_bytes)
 	channel->fd = -1;
 	if (ring_bytes < LANE_RING_MIN || ring_bytes > LANE_RING_MAX || ring_bytes & (ring_bytes - 1))
 		return -EINVAL;
+	if (!may_have(segment_bytes(ring_bytes)))
+		return -EFBIG;
 	fd = sys_call(SYS_memfd_create, (long)"zc-channel", MFD_CLOEXEC | MFD_ALLOW_SEALING, 0, 0, 0, 0);
 	if (fd < 0)
 		return (int)fd;
@@ -136,12 +147,15 @@ int channel_take(struct channel *channel, int fd)
 	struct channel_header header;
 	struct stat info;
 	uint32_t ring;
+	long seals;
 	int rc;
 
 	memset(channel, 0, sizeof(*channel));
 	channel->fd = -1;
-	if ((sys_call(SYS_fcntl, fd, F_GET_SEALS, 0, 0, 0, 0) & (SEALS | F_SEAL_WRITE)) != SEALS)
-		return -EPROTO; /* an error number has other bits too, and F_SEAL_WRITE would leave us unable to answer */
+	/* Before anything else: what has seals is memory, and no file system of the peer's that lets us wait. */
+	seals = sys_call(SYS_fcntl, fd, F_GET_SEALS, 0, 0, 0, 0);
+	if (seals < 0 || (seals & (SEALS | F_SEAL_WRITE)) != SEALS)
+		return -EPROTO; /* F_SEAL_WRITE would leave us unable to answer */
 	if (sys_call(SYS_fstat, fd, (long)&info, 0, 0, 0, 0) < 0)
 		return -EPROTO;
 	rc = read_header(fd, &header);

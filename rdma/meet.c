@@ -3,6 +3,7 @@
 #include "rdma/meet.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
 #include <linux/sock_diag.h>
@@ -18,6 +19,8 @@
 
 #include "common/log.h"
 #include "common/sys.h"
+
+#define OVERFLOW_USER 65534 /* as the kernel has it unless it is told otherwise */
 
 /* What is compared and hashed of an address: v4-mapped addresses are IPv4, as the kernel's own tables have it. */
 struct place {
@@ -144,9 +147,11 @@ static int read_answer(long fd, uid_t *out)
 
 	if (got < (long)sizeof(answer.head))
 		return got < 0 ? (int)got : -EPROTO;
-	if (answer.head.nlmsg_type == NLMSG_ERROR)
-		return got >= (long)NLMSG_LENGTH(sizeof(struct nlmsgerr)) ?
-			       ((const struct nlmsgerr *)NLMSG_DATA(&answer.head))->error : -EPROTO;
+	if (answer.head.nlmsg_type == NLMSG_ERROR) {
+		const struct nlmsgerr *refused = NLMSG_DATA(&answer.head);
+
+		return got >= (long)NLMSG_LENGTH(sizeof(*refused)) && refused->error < 0 ? refused->error : -EPROTO;
+	}
 	if (got < (long)NLMSG_LENGTH(sizeof(*found)))
 		return -EPROTO;
 	*out = found->idiag_uid;
@@ -171,6 +176,54 @@ int meet_owner(const struct meet_names *names, uid_t *out)
 	return (int)rc;
 }
 
+static size_t read_file(const char *path, char *out, size_t bytes)
+{
+	long fd = sys_call(SYS_openat, AT_FDCWD, (long)path, O_RDONLY | O_CLOEXEC, 0, 0, 0);
+	long got = fd < 0 ? fd : sys_call(SYS_read, fd, (long)out, (long)bytes - 1, 0, 0, 0);
+
+	if (fd >= 0)
+		sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
+	out[got > 0 ? got : 0] = 0;
+	return got > 0 ? (size_t)got : 0;
+}
+
+static bool next_number(const char **text, uint64_t *out)
+{
+	const char *at = *text;
+
+	while (*at == ' ' || *at == '\n')
+		at++;
+	if (*at < '0' || *at > '9')
+		return false;
+	for (*out = 0; *at >= '0' && *at <= '9'; at++)
+		*out = *out * 10 + (uint64_t)(*at - '0');
+	*text = at;
+	return true;
+}
+
+/*
+ * Whether a user's number is one user. To a user namespace all users that it does not map are the overflow user: two of
+ * them are equal and prove nothing, so that one counts only where every user is mapped.
+ */
+static bool is_one_user(uid_t user)
+{
+	char text[512];
+	const char *at = text;
+	uint64_t overflow, inside, outside, count;
+
+	if (!read_file("/proc/sys/kernel/overflowuid", text, sizeof(text)) || !next_number(&at, &overflow))
+		overflow = OVERFLOW_USER;
+	if (user != overflow)
+		return true;
+	at = text;
+	read_file("/proc/self/uid_map", text, sizeof(text));
+	while (next_number(&at, &inside) && next_number(&at, &outside) && next_number(&at, &count)) {
+		if (inside == 0 && outside == 0 && count == UINT32_MAX)
+			return true;
+	}
+	return false;
+}
+
 /* Returns 0 if the one behind a Unix socket owns the other end of the connection, -EPERM if not. */
 static int prove(long fd, const struct meet_names *names)
 {
@@ -182,7 +235,9 @@ static int prove(long fd, const struct meet_names *names)
 	if (rc < 0)
 		return rc;
 	rc = (int)sys_call(SYS_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, (long)&who, (long)&bytes, 0);
-	return rc < 0 ? rc : who.uid == owner ? 0 : -EPERM;
+	if (rc < 0)
+		return rc;
+	return who.uid == owner && is_one_user(owner) ? 0 : -EPERM;
 }
 
 /* Makes a Unix socket and does `call` (SYS_bind or SYS_connect) with a connection's name. Returns it or -errno. */
@@ -277,27 +332,41 @@ int meet_reach(const struct meet_names *names)
 	return rc;
 }
 
+/* The descriptors that a message has brought: because of its alignment, the room for one has room for more. */
+static size_t brought(const struct handover *handover, int *fds)
+{
+	const struct cmsghdr *head = &handover->control.head;
+	size_t bytes;
+
+	if (handover->message.msg_controllen < CMSG_LEN(sizeof(int)) || head->cmsg_level != SOL_SOCKET ||
+	    head->cmsg_type != SCM_RIGHTS || head->cmsg_len < CMSG_LEN(sizeof(int)) ||
+	    head->cmsg_len > sizeof(handover->control))
+		return 0;
+	bytes = head->cmsg_len - CMSG_LEN(0);
+	memcpy(fds, CMSG_DATA(head), bytes);
+	return bytes / sizeof(int);
+}
+
 /* Receives the message of one who has come. Returns a memfd or -errno. */
 static int receive(long fd, uint8_t *nonce)
 {
 	struct handover handover;
+	int fds[sizeof(handover.control) / sizeof(int)];
+	size_t count;
 	long got;
-	int memory;
 
 	prepare(&handover);
 	got = sys_call(SYS_recvmsg, fd, (long)&handover.message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC, 0, 0, 0);
 	if (got < 0)
 		return (int)got;
-	if (handover.message.msg_controllen < CMSG_LEN(sizeof(int)) ||
-	    handover.control.head.cmsg_level != SOL_SOCKET || handover.control.head.cmsg_type != SCM_RIGHTS)
-		return -EPROTO;
-	memcpy(&memory, CMSG_DATA(&handover.control.head), sizeof(memory));
-	if (got != CHANNEL_NONCE_BYTES || handover.message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
-		sys_call(SYS_close, memory, 0, 0, 0, 0, 0);
-		return -EPROTO;
+	count = brought(&handover, fds);
+	if (count == 1 && got == CHANNEL_NONCE_BYTES && !(handover.message.msg_flags & (MSG_TRUNC | MSG_CTRUNC))) {
+		memcpy(nonce, handover.nonce, CHANNEL_NONCE_BYTES);
+		return fds[0];
 	}
-	memcpy(nonce, handover.nonce, CHANNEL_NONCE_BYTES);
-	return memory;
+	while (count)
+		sys_call(SYS_close, fds[--count], 0, 0, 0, 0, 0);
+	return -EPROTO;
 }
 
 /* Lets somebody in who owns the other end. Returns his socket or -errno. */

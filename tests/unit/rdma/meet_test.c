@@ -3,90 +3,12 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <cmocka.h>
+#include "meet_testing.h"
 
-#include "rdma/meet.h"
-
-#define NOBODY 65534
-#define RING 65536u
-
-static int ends[2], visitor = -1;
-static struct meet_names connecting, accepting;
-
-static int meet_hand_over(const struct meet_names *names, const struct channel *channel)
-{
-	int reached = meet_reach(names), rc;
-
-	if (reached < 0)
-		return reached;
-	rc = meet_give(reached, channel);
-	close(reached);
-	return rc;
-}
-
-static void names_of(int fd, struct meet_names *out)
-{
-	socklen_t bytes = sizeof(out->local);
-
-	assert_int_equal(getsockname(fd, (struct sockaddr *)&out->local, &bytes), 0);
-	bytes = sizeof(out->peer);
-	assert_int_equal(getpeername(fd, (struct sockaddr *)&out->peer, &bytes), 0);
-}
-
-static int connect_by(int family, int to_family)
-{
-	struct sockaddr_in6 six = { .sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT };
-	struct sockaddr_in four = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	struct sockaddr_storage at;
-	socklen_t bytes = sizeof(at);
-	int listener = socket(family, SOCK_STREAM, 0), off = 0;
-
-	if (family == AF_INET6 && to_family == AF_INET) {
-		six.sin6_addr = in6addr_any;
-		setsockopt(listener, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
-	}
-	if (bind(listener, family == AF_INET ? (struct sockaddr *)&four : (struct sockaddr *)&six,
-		 family == AF_INET ? sizeof(four) : sizeof(six)) ||
-	    listen(listener, 1) || getsockname(listener, (struct sockaddr *)&at, &bytes))
-		return -1;
-	if (to_family == AF_INET) {
-		four.sin_port = ((struct sockaddr_in *)&at)->sin_port; /* at the same place in both */
-		memcpy(&at, &four, sizeof(four));
-		bytes = sizeof(four);
-	}
-	ends[0] = socket(to_family, SOCK_STREAM, 0);
-	if (connect(ends[0], (struct sockaddr *)&at, bytes))
-		return -1;
-	ends[1] = accept(listener, NULL, NULL);
-	close(listener);
-	names_of(ends[0], &connecting);
-	names_of(ends[1], &accepting);
-	return 0;
-}
-
-static int connect_ends(void **state)
-{
-	return connect_by(AF_INET, AF_INET);
-}
-
-static int close_ends(void **state)
-{
-	close(ends[0]);
-	close(ends[1]);
-	return 0;
-}
+static int visitor = -1;
 
 static void meets_and_talks(void)
 {
@@ -151,21 +73,6 @@ static void an_offer_vanishes_with_its_descriptor(void **state)
 	channel_close(&made);
 }
 
-/* Runs `act` as another user in a child, as an impostor would. Returns its exit status. */
-static int as_nobody(int (*act)(void))
-{
-	int status;
-	pid_t child = fork();
-
-	if (!child) {
-		close(ends[0]);
-		close(ends[1]);
-		_exit(setresgid(NOBODY, NOBODY, NOBODY) || setresuid(NOBODY, NOBODY, NOBODY) ? 99 : act());
-	}
-	assert_int_equal(waitpid(child, &status, 0), child);
-	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
 static int hand_over_as_impostor(void)
 {
 	struct channel made;
@@ -214,7 +121,7 @@ static void another_user_who_squats_the_name_gets_nothing(void **state)
 	child = fork();
 	if (!child) {
 		close(leave[1]);
-		_exit(setresuid(NOBODY, NOBODY, NOBODY) ? 99 : squat());
+		_exit(become_nobody() ? squat() : 99);
 	}
 	assert_int_equal(read(ready[0], &byte, 1), 1);
 	assert_int_equal(meet_offer(&connecting), -EADDRINUSE);
