@@ -216,10 +216,13 @@ static void moved_to_ring(struct lane *lane)
 static void moved_to_tcp(struct lane *lane, uint32_t bells)
 {
 	struct lane_shared *shared = lane->shared;
-	uint32_t seen = (uint32_t)atomic_load_explicit(&shared->bells_seen, RELAXED);
+	uint32_t due = bells - (uint32_t)atomic_load_explicit(&shared->bells_seen, RELAXED);
 
+	/* More may have been seen than this SWITCH knows of: another TAKEOVER follows, whose doorbells have come already. */
+	if ((int32_t)due < 0)
+		due = 0;
 	atomic_store_explicit(&shared->from_ring, 0, RELAXED);
-	atomic_store_explicit(&shared->bells_skip, (uint32_t)(bells - seen), RELAXED);
+	atomic_store_explicit(&shared->bells_skip, due, RELAXED);
 }
 
 /* Copies out of a record into iov, from byte *at of iov on. Returns how many. */
