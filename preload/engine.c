@@ -160,7 +160,7 @@ static void close_lanes(struct engine *engine, int fd)
 {
 	struct linger reset = { .l_onoff = 1, .l_linger = 0 };
 	char bells[64];
-	uint64_t due = lane_bells_due(&engine->channel.in);
+	uint64_t due = lane_bells_sure(&engine->channel.in);
 
 	for (long got = 1; due && got > 0; due -= (uint64_t)got) {
 		got = sys_call(SYS_recvfrom, fd, (long)bells, (long)(due < sizeof(bells) ? due : sizeof(bells)),

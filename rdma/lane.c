@@ -194,15 +194,16 @@ bool lane_must_ring(struct lane *lane)
 	/* publish() and this load are in one total order with lane_arm's store and load: one of the two sees the other. */
 	if (!atomic_load(&lane->shared->armed) || !atomic_exchange(&lane->shared->armed, 0))
 		return false;
-	/* Counted first: a consumer that finds the byte must know of it. */
-	atomic_store(&lane->shared->bells, atomic_load_explicit(&lane->shared->bells, RELAXED) + 1);
+	/* Said first: a consumer that finds the byte must know of it. Counted when it is there: only then it may be taken. */
+	atomic_store(&lane->shared->ringing, 1);
 	return true;
 }
 
 void lane_rang(struct lane *lane, bool taken)
 {
-	if (!taken)
-		atomic_store(&lane->shared->bells, atomic_load_explicit(&lane->shared->bells, RELAXED) - 1);
+	if (taken)
+		atomic_store(&lane->shared->bells, atomic_load_explicit(&lane->shared->bells, RELAXED) + 1);
+	atomic_store(&lane->shared->ringing, 0);
 }
 
 static void moved_to_ring(struct lane *lane)
@@ -393,13 +394,28 @@ bool lane_arm(struct lane *lane)
 	return lane_is_empty(lane);
 }
 
-uint64_t lane_bells_due(const struct lane *lane)
+static uint64_t bells_due(const struct lane *lane, uint64_t more)
 {
 	struct lane_shared *shared = lane->shared;
+	int64_t due = (int64_t)(atomic_load(&shared->bells) + more - atomic_load_explicit(&shared->bells_seen, RELAXED));
 
 	if (!atomic_load_explicit(&shared->from_ring, RELAXED))
-		return atomic_load_explicit(&shared->bells_skip, RELAXED);
-	return atomic_load(&shared->bells) - atomic_load_explicit(&shared->bells_seen, RELAXED);
+		due = (int64_t)atomic_load_explicit(&shared->bells_skip, RELAXED);
+	/* Fewer than none: one was taken before it was counted. */
+	return due < 0 ? 0 : due < LANE_BELLS_MAX ? (uint64_t)due : LANE_BELLS_MAX;
+}
+
+uint64_t lane_bells_due(const struct lane *lane)
+{
+	/* Before `bells` is: one that is counted in between must not be missed. */
+	uint32_t ringing = atomic_load(&lane->shared->ringing);
+
+	return bells_due(lane, ringing ? 1 : 0);
+}
+
+uint64_t lane_bells_sure(const struct lane *lane)
+{
+	return bells_due(lane, 0);
 }
 
 void lane_saw_bells(struct lane *lane, uint64_t bells)

@@ -33,13 +33,15 @@
 #define LANE_RING_MIN 4096u
 #define LANE_RING_MAX (8u << 20)
 #define LANE_CHUNK 65536u /* published at one time, so that both ends copy at once */
+#define LANE_BELLS_MAX 65536u /* due at one time, as far as a peer is believed */
 
 /* The share of a lane in the segment; each line is written by one end only. Zeroes are a lane on TCP. */
 struct lane_shared {
 	/* producer */
 	_Alignas(LANE_LINE) _Atomic uint64_t tail;	/* ring position behind the last record */
 	_Atomic uint64_t sent;		/* stream position */
-	_Atomic uint64_t bells;		/* doorbells rung */
+	_Atomic uint64_t bells;		/* doorbells that the TCP stream has taken */
+	_Atomic uint32_t ringing;	/* one more is about to be put there, or to be counted */
 	_Atomic uint32_t on_ring;
 	_Atomic uint32_t intent;	/* a TAKEOVER is about to be put */
 	/* consumer */
@@ -129,8 +131,12 @@ bool lane_is_stuck(const struct lane *lane);
 /* Says that the consumer is about to sleep or to tell its program that there is nothing. Returns false: look again. */
 bool lane_arm(struct lane *lane);
 
-/* How many doorbells are in the TCP stream in front of everything else. */
+/*
+ * How many doorbells are in the TCP stream in front of everything else: at most, since the last one may not get there, and
+ * for certain. Only the latter may be taken from a stream that has not been looked at before: it may go on with raw bytes.
+ */
 uint64_t lane_bells_due(const struct lane *lane);
+uint64_t lane_bells_sure(const struct lane *lane);
 
 /* `bytes` doorbells were taken from the TCP stream. */
 void lane_saw_bells(struct lane *lane, uint64_t bells);
