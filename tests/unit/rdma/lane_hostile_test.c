@@ -72,11 +72,12 @@ static void lie_in_a_field(void)
 				     &shared->bells_seen, &shared->bells_skip };
 	_Atomic uint32_t *narrow[] = { &shared->on_ring, &shared->intent, &shared->from_ring, &shared->raw,
 				       &shared->reader, &shared->taken, &shared->armed, &shared->ringing };
+	static const size_t positions[] = { 0 /* tail */, 3 /* head */, 12 /* taken */ };
 	size_t which = below(30);
 
 	/* The positions most of the time: they decide what is touched. */
 	if (which >= 15)
-		which = which % 2 ? 0 : 3;
+		which = positions[which % 3];
 	if (which < 7)
 		atomic_store_explicit(wide[which], a_lie(atomic_load(wide[which])), memory_order_relaxed);
 	else
@@ -113,7 +114,7 @@ static void lie(void)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	random_state = (uint64_t)getpid() | 1;
 	for (;;) {
-		for (size_t i = below(40); i; i--)
+		for (size_t i = below(6) ? below(3) : below(40); i; i--)
 			below(3) ? lie_in_a_field() : lie_in_the_ring();
 		tell_the_truth();
 		for (size_t i = below(2000); i; i--)
