@@ -62,10 +62,11 @@ static long map_twice(int fd, uint32_t ring_bytes)
 static int map_segment(struct channel *channel, int fd, uint32_t ring_bytes, enum channel_end end)
 {
 	long base = map_twice(fd, ring_bytes);
-	uint8_t *rings = (uint8_t *)base + CHANNEL_HEADER_BYTES;
+	uint8_t *rings;
 
 	if (base < 0 && base > -4096)
 		return (int)base;
+	rings = (uint8_t *)base + CHANNEL_HEADER_BYTES;
 	channel->header = (struct channel_header *)base;
 	for (uint32_t i = 0; i < 2; i++) {
 		*(i == end ? &channel->out : &channel->in) = (struct lane){

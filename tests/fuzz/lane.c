@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Fuzz target: a lane whose memory belongs to a hostile peer. The input is what is in it at first, then calls, and among them
- * and at every atomic operation within them (tests/stress/stepped.h) what the peer writes meanwhile. No call may touch memory
- * outside of the ring and the caller's own, or take or tell more than there can be.
+ * Fuzz target: a lane with its sources, whose memory belongs to a hostile peer. The input is what is in it at first, then
+ * calls of both ends, and among them and at every atomic operation within them (tests/stress/stepped.h) what the peer writes
+ * meanwhile. No call may touch memory outside of the ring, the area and the caller's own, or take or tell more than there can
+ * be. The peer's memory, which a GET reads, is made up: what the kernel does there is cma_test.c's.
  */
 #define _GNU_SOURCE
 #include <stdbool.h>
@@ -12,16 +13,30 @@
 #include "tests/stress/stepped.h"
 
 #include "rdma/lane.c"
+
+#include "rdma/source.c"
+#undef CHANGES_MAX
+#include "rdma/source_in.c"
 #include "tests/unit/rdma/lane_testing.h"
 
 #define RING LANE_RING_MIN
+#define AREA 8192u
 #define MOST 3000u
 #define CALLS_MAX 100
 
+static struct lonely_lane lonely;
 static struct lane lane;
 static struct lane_shared *shared;
-static uint8_t *data;
+static struct source_out out;
+static struct source_in in;
+static uint8_t *data, *announced;
 static const uint8_t *input, *input_end;
+
+static void must(bool holds)
+{
+	if (!holds)
+		abort();
+}
 
 static uint8_t next_byte(void)
 {
@@ -42,8 +57,9 @@ static uint64_t next_number(void)
 static void peer_writes(void)
 {
 	uint8_t what = next_byte();
-	uint8_t *at = (uint8_t *)shared + (what % (sizeof(*shared) / 4)) * 4;
-	uint64_t now, value = next_number();
+	size_t words = (sizeof(*shared) + (what & 1 ? sizeof(struct source_shared) : 0)) / 4;
+	uint8_t *at = (uint8_t *)shared + (next_byte() | (what & 2) << 7) % words * 4;
+	uint64_t now = 0, value = next_number();
 
 	if (what & 0x80) {
 		at = lane.ring + (*(volatile uint64_t *)&shared->head & (RING - 8) & ~7ull);
@@ -61,40 +77,117 @@ static void meanwhile(void)
 		peer_writes();
 }
 
+static uint64_t read_from(const volatile void *at, size_t bytes)
+{
+	return bytes == 8 ? *(const volatile uint64_t *)at :
+	       bytes == 4 ? *(const volatile uint32_t *)at :
+			    *(const volatile uint8_t *)at;
+}
+
+static void write_to(volatile void *at, size_t bytes, uint64_t value)
+{
+	if (bytes == 8)
+		*(volatile uint64_t *)at = value;
+	else if (bytes == 4)
+		*(volatile uint32_t *)at = (uint32_t)value;
+	else
+		*(volatile uint8_t *)at = (uint8_t)value;
+}
+
 uint64_t stepped_load(const volatile void *at, size_t bytes)
 {
 	meanwhile();
-	return bytes == 8 ? *(const volatile uint64_t *)at : *(const volatile uint32_t *)at;
+	return read_from(at, bytes);
 }
 
 void stepped_store(volatile void *at, size_t bytes, uint64_t value, memory_order order)
 {
 	(void)order;
 	meanwhile();
-	if (bytes == 8)
-		*(volatile uint64_t *)at = value;
-	else
-		*(volatile uint32_t *)at = (uint32_t)value;
+	write_to(at, bytes, value);
 }
 
 uint64_t stepped_exchange(volatile void *at, size_t bytes, uint64_t value)
 {
-	uint64_t before = stepped_load(at, bytes);
+	uint64_t before;
 
-	stepped_store(at, bytes, value, memory_order_seq_cst);
+	meanwhile();
+	before = read_from(at, bytes);
+	write_to(at, bytes, value);
 	return before;
 }
 
 uint64_t stepped_add(volatile void *at, size_t bytes, uint64_t value)
 {
-	return stepped_exchange(at, bytes, stepped_load(at, bytes) + value);
+	uint64_t before;
+
+	meanwhile();
+	before = read_from(at, bytes);
+	write_to(at, bytes, before + value);
+	return before;
 }
 
-static void must(bool holds)
+bool stepped_compare_exchange(volatile void *at, size_t bytes, void *expected, uint64_t value)
 {
-	if (!holds)
-		abort();
+	uint64_t now;
+
+	meanwhile();
+	now = read_from(at, bytes);
+	if (now == read_from(expected, bytes)) {
+		write_to(at, bytes, value);
+		return true;
+	}
+	write_to(expected, bytes, now);
+	return false;
 }
+
+/* The transport ------------------------------------------------------------------------------------------------------ */
+
+static int token_keep(const struct transport_token *token, struct transport_place *place)
+{
+	*place = (struct transport_place){ .token = (uintptr_t)token, .number = 1 };
+	return next_byte() ? 0 : -EAGAIN;
+}
+
+static int token_keeps(const struct transport_place *place, const struct transport_token *token)
+{
+	return next_byte() > 3;
+}
+
+static void token_drop(const struct transport_place *place)
+{
+}
+
+static int token_prove(struct transport_reach *reach, const struct transport_place *place,
+		       const struct transport_token *token)
+{
+	static const int errors[] = { 0, 0, 0, -EACCES, -EPERM, -ESRCH, -ENOSYS, -ESTALE };
+
+	return errors[next_byte() % 8];
+}
+
+/* Writes as far as it was asked to, as the kernel would. */
+static ssize_t token_get(struct transport_reach *reach, const struct transport_place *place,
+			 const struct transport_token *token, const struct transport_get *get)
+{
+	static const int errors[] = { -EFAULT, -ENXIO, -EACCES, -EPERM, -ESRCH, -ENOSYS, -ESTALE };
+	static uint8_t bytes[AREA];
+	uint8_t how = next_byte();
+	size_t most = get->bytes;
+
+	must(most && most <= AREA && get->address + most >= get->address);
+	meanwhile();
+	if (how < 7)
+		return errors[how];
+	most = how & 8 ? 1 + next_number() % most : most;
+	must(scatter(get->iov, get->count, get->skip, bytes, most) == most);
+	return (ssize_t)most;
+}
+
+static const struct transport_ops made_up = { "made up",   token_keep, token_keeps, token_drop,
+					      token_prove, token_get,  NULL };
+
+/* Calls -------------------------------------------------------------------------------------------------------------- */
 
 /* Three parts that end with the memory that there is. Returns how many bytes. */
 static size_t some_parts(struct iovec *iov)
@@ -114,7 +207,8 @@ static void receive(bool peek)
 	size_t bytes = some_parts(iov), got = SIZE_MAX;
 	int rc = lane_get(&lane, iov, 3, peek, &got);
 
-	must(rc == LANE_DATA || rc == LANE_EMPTY || rc == LANE_RAW || rc == -EPROTO);
+	must(rc == LANE_DATA || rc == LANE_EMPTY || rc == LANE_RAW || rc == -EPROTO || rc == -ECONNRESET ||
+	     rc == -EFAULT);
 	must(got <= bytes);
 }
 
@@ -133,17 +227,89 @@ static void look(void)
 
 	must(room_now == -EPROTO || (room_now >= 0 && room_now <= RING));
 	must(backlog == -EPROTO || (backlog >= 0 && backlog <= RING));
-	must(lane_unread(&lane) <= RING);
+	must(lane_unread(&lane) <= RING / 8 * (size_t)AREA);
 	must(lane_bells_due(&lane) <= LANE_BELLS_MAX);
 	must(lane_bells_sure(&lane) <= LANE_BELLS_MAX);
 }
 
+static uint64_t some_source(void)
+{
+	return out.first + next_byte() % SOURCE_SLOTS;
+}
+
+static void announce(void)
+{
+	size_t bytes = next_number() % (AREA + 2);
+	uint64_t number;
+	int rc;
+
+	must(source_room(&lane) <= AREA);
+	rc = source_announce(&lane, announced + AREA - (bytes < AREA ? bytes : AREA), bytes, &number);
+	must(!rc || rc == -EAGAIN);
+	must(rc || (bytes && bytes <= AREA));
+}
+
+static void keep(uint64_t number)
+{
+	int rc = source_keep(&lane, number);
+
+	must(!rc || rc == -EPROTO || rc == -EPERM);
+}
+
+static void withdraw(uint64_t number)
+{
+	size_t taken = 0;
+	int rc = source_withdraw(&lane, number, &taken);
+
+	must(!rc || rc == -EBUSY);
+	must(rc || taken == SIZE_MAX || taken <= AREA);
+}
+
+static void call_of_sources(uint8_t which)
+{
+	size_t taken;
+
+	switch (which % 10) {
+	case 0:
+		source_step_in(&lane);
+		return;
+	case 1:
+		source_step_out(&lane, NULL);
+		return;
+	case 2:
+	case 3:
+		announce();
+		return;
+	case 4:
+		keep(some_source());
+		return;
+	case 5:
+		source_keep_all(&lane);
+		return;
+	case 6:
+		withdraw(some_source());
+		return;
+	case 7:
+		taken = source_taken(&lane, some_source());
+		must(taken == SIZE_MAX || taken <= AREA);
+		return;
+	case 8:
+		must(source_outstanding(&lane) <= SOURCE_SLOTS);
+		source_trim(&lane);
+		return;
+	default:
+		lane_is_stuck(&lane);
+		lane_is_empty(&lane);
+		source_refuse(&lane, -EPERM);
+	}
+}
+
 static void call(uint8_t which)
 {
-	switch (which % 12) {
+	switch (which % 16) {
 	case 0:
 	case 1:
-		receive(which % 12 == 1);
+		receive(which & 1);
 		return;
 	case 2:
 		send_some();
@@ -174,39 +340,48 @@ static void call(uint8_t which)
 	case 10:
 		lane_sent_raw(&lane, next_byte());
 		return;
-	default:
+	case 11:
 		peer_writes();
+		return;
+	default:
+		call_of_sources(which / 16);
 	}
 }
 
 static void make_lane(void)
 {
-	long page = sysconf(_SC_PAGESIZE);
-	int memory = memfd_create("lane", MFD_CLOEXEC);
+	data = bytes_before_gap(MOST);
+	announced = bytes_before_gap(AREA);
+	must(lonely_make(&lonely, RING, AREA) && data && announced);
+	lonely_with_sources(&lonely, &out, &in);
+	lane = lonely.lane;
+	shared = lane.shared;
+}
 
-	must(memory >= 0 && !ftruncate(memory, page + RING));
-	shared = mmap(NULL, (size_t)page, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
-	data = bytes_before_guard(MOST);
-	must(shared != MAP_FAILED && data && !lane_map(&lane, shared, memory, page, RING) && lane_isolate(&lane));
+static void begin(const uint8_t *bytes, size_t count)
+{
+	static const uint8_t identity[TRANSPORT_IDENTITY_BYTES];
+	size_t part = count < sizeof(*shared) ? count : sizeof(*shared);
+
+	memset(shared, 0, LONELY_SHARE_BYTES);
+	memset(lane.ring, 0, RING);
+	source_out_open(&out, &made_up, identity);
+	source_in_open(&in, &made_up, identity, 0);
+	memcpy(shared, bytes, part);
+	input = bytes + part;
+	input_end = bytes + count;
+	part = next_number() % 600;
+	part = part < (size_t)(input_end - input) ? part : (size_t)(input_end - input);
+	memcpy(lane.ring + (*(volatile uint64_t *)&shared->head & (RING - 1)), input, part);
+	input += part;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count);
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
 {
-	size_t part = count < sizeof(*shared) ? count : sizeof(*shared);
-
 	if (!shared)
 		make_lane();
-	input = bytes;
-	input_end = bytes + count;
-	memset(shared, 0, sizeof(*shared));
-	memset(lane.ring, 0, RING);
-	memcpy(shared, input, part);
-	input += part;
-	part = next_number() % 600;
-	part = part < (size_t)(input_end - input) ? part : (size_t)(input_end - input);
-	memcpy(lane.ring + (*(volatile uint64_t *)&shared->head & (RING - 1)), input, part);
-	input += part;
+	begin(bytes, count);
 	for (int i = 0; i < CALLS_MAX && input < input_end; i++)
 		call(next_byte());
 	return 0;

@@ -24,10 +24,10 @@
 /* The first bytes of the input. */
 struct recipe {
 	uint8_t seals;
-	uint8_t descriptors;	/* how many, and of which kind */
+	uint8_t descriptors; /* how many, and of which kind */
 	uint8_t message_bytes;
 	uint8_t same_nonce;
-	uint32_t size;		/* of the segment, unless it is what the header asks for */
+	uint32_t size; /* of the segment, unless it is what the header asks for */
 };
 
 static void must(bool holds)
@@ -50,12 +50,12 @@ static int again(int fd, int flags)
 
 static int make_segment(const struct recipe *recipe, const struct channel_header *header, size_t bytes)
 {
-	uint64_t size = recipe->size % (1u << 21);
+	uint64_t size = recipe->size % (1u << 24);
 	int fd = memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
 	must(fd >= 0);
 	if (recipe->seals & 0x80)
-		size = CHANNEL_HEADER_BYTES + 2ull * header->ring_bytes;
+		size = CHANNEL_HEADER_BYTES + 2ull * header->ring_bytes + 2ull * SOURCE_AREA_BYTES;
 	must(!ftruncate(fd, (off_t)size));
 	must(pwrite(fd, header, bytes < size ? bytes : size, 0) >= 0);
 	must(!fcntl(fd, F_ADD_SEALS, recipe->seals & 0x1f));
@@ -94,7 +94,8 @@ static void say(int to, const struct recipe *recipe, const struct channel_header
 	if (count) {
 		message.msg_control = control;
 		message.msg_controllen = CMSG_SPACE((size_t)count * sizeof(int));
-		*head = (struct cmsghdr){ .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS,
+		*head = (struct cmsghdr){ .cmsg_level = SOL_SOCKET,
+					  .cmsg_type = SCM_RIGHTS,
 					  .cmsg_len = CMSG_LEN((size_t)count * sizeof(int)) };
 		memcpy(CMSG_DATA(head), given, (size_t)count * sizeof(int));
 	}
@@ -107,6 +108,7 @@ static void say(int to, const struct recipe *recipe, const struct channel_header
 static void use(struct channel *channel)
 {
 	uint8_t *rings[2] = { channel->out.ring, channel->in.ring };
+	uint8_t *areas[2] = { channel->out.area, channel->in.area };
 	uint32_t bytes = channel->out.bytes;
 	size_t got;
 
@@ -118,6 +120,7 @@ static void use(struct channel *channel)
 		rings[i][bytes] = 2;
 		rings[i][2 * bytes - 1] = 3;
 		must(rings[i][0] == 2 && rings[i][bytes - 1] == 3);
+		areas[i][0] = areas[i][SOURCE_AREA_BYTES - 1] = 4;
 	}
 	channel_close(channel);
 	for (int i = 0; i < 2; i++)

@@ -24,6 +24,7 @@
 #define LANE_SOURCE "rdma/lane.c"
 #endif
 #include LANE_SOURCE
+#include "tests/unit/rdma/lane_testing.h"
 
 #define RING LANE_RING_MIN
 #define STREAM_MAX 12000u
@@ -52,7 +53,7 @@ struct end {
 
 static struct {
 	uint64_t seed, random;
-	unsigned int switch_odds;	/* of 256, at each step */
+	unsigned int switch_odds; /* of 256, at each step */
 	uint64_t steps;
 	bool trace;
 	ucontext_t main;
@@ -64,8 +65,8 @@ static struct {
 	bool ended;
 	/* The program's own stream. */
 	size_t length, sent, got;
-	bool watched;			/* the consumer arms after every look, as for an epoll set */
-	uint64_t moves;			/* to the ring, in all schedules */
+	bool watched;	/* the consumer arms after every look, as for an epoll set */
+	uint64_t moves; /* to the ring, in all schedules */
 } s;
 
 /* Chance ------------------------------------------------------------------------------------------------------------- */
@@ -103,7 +104,8 @@ static void fail(const char *what, ...)
 	va_start(list, what);
 	vfprintf(stderr, what, list);
 	va_end(list);
-	fprintf(stderr, "\nseed %llu: step %llu, %zu of %zu bytes sent, %zu received; repeat with --seed %llu --trace\n",
+	fprintf(stderr,
+		"\nseed %llu: step %llu, %zu of %zu bytes sent, %zu received; repeat with --seed %llu --trace\n",
 		(unsigned long long)s.seed, (unsigned long long)s.steps, s.sent, s.length, s.got,
 		(unsigned long long)s.seed);
 	exit(1);
@@ -565,16 +567,11 @@ static void run_schedule(uint64_t seed)
 
 static void make_lane(void)
 {
-	long page = sysconf(_SC_PAGESIZE);
-	int memory = memfd_create("lane", MFD_CLOEXEC);
-	void *shared;
+	static struct lonely_lane lonely;
 
-	if (memory < 0 || ftruncate(memory, page + RING))
+	if (!lonely_make(&lonely, RING, RING))
 		fail("memory for the lane");
-	shared = mmap(NULL, (size_t)page, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
-	if (shared == MAP_FAILED || lane_map(&s.lane, shared, memory, page, RING) < 0)
-		fail("memory for the lane");
-	close(memory);
+	s.lane = lonely.lane;
 }
 
 static uint64_t number(const char *option, const char *text)

@@ -8,14 +8,16 @@
 #define ZC_TESTS_STEPPED_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* The test has these. `at` is one of 4 or 8 bytes. */
+/* The test has these. `at` is one of 1, 4 or 8 bytes. */
 uint64_t stepped_load(const volatile void *at, size_t bytes);
 void stepped_store(volatile void *at, size_t bytes, uint64_t value, memory_order order);
 uint64_t stepped_exchange(volatile void *at, size_t bytes, uint64_t value);
 uint64_t stepped_add(volatile void *at, size_t bytes, uint64_t value);
+bool stepped_compare_exchange(volatile void *at, size_t bytes, void *expected, uint64_t value);
 
 #undef atomic_load
 #undef atomic_load_explicit
@@ -24,6 +26,7 @@ uint64_t stepped_add(volatile void *at, size_t bytes, uint64_t value);
 #undef atomic_exchange
 #undef atomic_fetch_add
 #undef atomic_fetch_sub
+#undef atomic_compare_exchange_strong
 #define atomic_load(at) stepped_load((at), sizeof(*(at)))
 #define atomic_load_explicit(at, order) stepped_load((at), sizeof(*(at)))
 #define atomic_store(at, value) stepped_store((at), sizeof(*(at)), (uint64_t)(value), memory_order_seq_cst)
@@ -31,5 +34,7 @@ uint64_t stepped_add(volatile void *at, size_t bytes, uint64_t value);
 #define atomic_exchange(at, value) stepped_exchange((at), sizeof(*(at)), (uint64_t)(value))
 #define atomic_fetch_add(at, value) stepped_add((at), sizeof(*(at)), (uint64_t)(value))
 #define atomic_fetch_sub(at, value) stepped_add((at), sizeof(*(at)), -(uint64_t)(value))
+#define atomic_compare_exchange_strong(at, expected, value)                                                            \
+	stepped_compare_exchange((at), sizeof(*(at)), (expected), (uint64_t)(value))
 
 #endif

@@ -19,7 +19,7 @@ def tree(tmp_path):
     copy = tmp_path / "tree"
     copy.mkdir()
     shutil.copytree(SOURCE / "scripts", copy / "scripts")
-    for name in ["common", "experiments"]:
+    for name in ["common", "experiments", "tests"]:
         (copy / name).symlink_to(SOURCE / name)
     return copy
 
@@ -72,6 +72,8 @@ def test_help_is_given_from_anywhere(name, script, tmp_path):
     ("deps", ["build", "toys"], "there is no group 'toys'"),
     ("check", ["shell", "spelling"], "there is no check 'spelling'"),
     ("check", ["() { :"], "there is no check '() { :'"),
+    ("fuzz", ["nothing"], "there is no target 'nothing'"),
+    ("fuzz", ["lane", "--seconds", "0"], "--seconds needs a number, 1 or more"),
     ("experiments", [], "usage: scripts/experiments"),
     ("experiments", ["sell"], "invalid choice: 'sell'"),
 ])

@@ -25,8 +25,8 @@
 #define ENOUGH 200000 /* of calls that got as far as to copy bytes, and of refusals */
 #define ROUNDS_MAX 200000000ull
 
+static struct lonely_lane lonely;
 static struct lane lane;
-static int memory;
 static uint8_t *data;
 static pid_t peer;
 static uint64_t random_state;
@@ -68,10 +68,10 @@ static uint64_t a_lie(uint64_t now)
 static void lie_in_a_field(void)
 {
 	struct lane_shared *shared = lane.shared;
-	_Atomic uint64_t *wide[] = { &shared->tail, &shared->sent, &shared->bells, &shared->head, &shared->received,
-				     &shared->bells_seen, &shared->bells_skip };
+	_Atomic uint64_t *wide[] = { &shared->tail,	&shared->sent,	     &shared->bells,	 &shared->head,
+				     &shared->received, &shared->bells_seen, &shared->bells_skip };
 	_Atomic uint32_t *narrow[] = { &shared->on_ring, &shared->intent, &shared->from_ring, &shared->raw,
-				       &shared->reader, &shared->taken, &shared->armed, &shared->ringing };
+				       &shared->reader,	 &shared->taken,  &shared->armed,     &shared->ringing };
 	static const size_t positions[] = { 0 /* tail */, 3 /* head */, 12 /* taken */ };
 	size_t which = below(30);
 
@@ -124,18 +124,12 @@ static void lie(void)
 
 static int meet_a_liar(void **state)
 {
-	long page = sysconf(_SC_PAGESIZE);
-	void *shared;
-
-	memory = memfd_create("lane", MFD_CLOEXEC);
-	if (memory < 0 || ftruncate(memory, page + RING))
+	if (!lonely_make(&lonely, RING, RING))
 		return -1;
-	shared = mmap(NULL, (size_t)page, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
-	data = bytes_before_guard(MOST);
-	if (shared == MAP_FAILED || !data || lane_map(&lane, shared, memory, page, RING) < 0 || !lane_isolate(&lane))
-		return -1;
+	lane = lonely.lane;
+	data = bytes_before_gap(MOST);
 	random_state = 42;
-	peer = fork();
+	peer = data ? fork() : -1;
 	if (!peer)
 		lie();
 	return peer < 0;
@@ -145,9 +139,7 @@ static int leave_the_liar(void **state)
 {
 	kill(peer, SIGKILL);
 	waitpid(peer, NULL, 0);
-	lane_isolated_unmap(&lane);
-	munmap(lane.shared, (size_t)sysconf(_SC_PAGESIZE));
-	close(memory);
+	lonely_end(&lonely);
 	return 0;
 }
 

@@ -207,7 +207,7 @@ static int sealed_further(int fd, int seal)
 
 	assert_true(copy >= 0);
 	assert_int_equal(pread(fd, &header, sizeof(header), 0), sizeof(header));
-	assert_int_equal(ftruncate(copy, CHANNEL_HEADER_BYTES + 2 * RING), 0);
+	assert_int_equal(ftruncate(copy, CHANNEL_HEADER_BYTES + 2 * RING + 2 * SOURCE_AREA_BYTES), 0);
 	assert_int_equal(pwrite(copy, &header, sizeof(header), 0), sizeof(header));
 	assert_int_equal(fcntl(copy, F_ADD_SEALS, SEALS | seal), 0);
 	close(fd);

@@ -48,8 +48,8 @@ static int connect_by(int family, int to_family)
 		setsockopt(listener, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
 	}
 	if (bind(listener, family == AF_INET ? (struct sockaddr *)&four : (struct sockaddr *)&six,
-		 family == AF_INET ? sizeof(four) : sizeof(six)) || listen(listener, 1) ||
-	    getsockname(listener, (struct sockaddr *)&at, &bytes))
+		 family == AF_INET ? sizeof(four) : sizeof(six)) ||
+	    listen(listener, 1) || getsockname(listener, (struct sockaddr *)&at, &bytes))
 		return -1;
 	if (to_family == AF_INET) {
 		four.sin_port = ((struct sockaddr_in *)&at)->sin_port; /* at the same place in both */
