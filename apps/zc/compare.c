@@ -91,9 +91,10 @@ static const char *bytes_words(const struct compare_options *options)
 	if (options->bytes.kind != EXTRACT_NONE)
 		return "as told by the client";
 	if (options->isolate)
-		return "received by the loopback interface of the comparison's own network namespace, headers included";
+		return "received by the loopback interface of the comparison's own network namespace, headers included, "
+		       "and through rings beside it";
 	return "through the machine's network interfaces during the client's run, headers and other programs' traffic "
-	       "included";
+	       "included, and through rings beside them";
 }
 
 static const char *preload_words(const struct compare_options *options)

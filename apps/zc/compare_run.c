@@ -331,6 +331,17 @@ static void take_figures(struct one *one, double through_interfaces)
 	free(text);
 }
 
+/* What rings have carried so far in this run: no interface has seen it. */
+static double through_rings(const struct one *one)
+{
+	struct stats_sum sum = { 0 };
+
+	if (one->bench->options->bytes.kind != EXTRACT_NONE)
+		return 0.0;
+	stats_sum_add(&sum, one->stats);
+	return (double)sum.all.path[PATH_BSDP].counter[STAT_PATH_BYTES];
+}
+
 static int run_client(struct one *one)
 {
 	const struct compare_options *options = one->bench->options;
@@ -342,7 +353,7 @@ static int run_client(struct one *one)
 	if (!rc)
 		rc = wait_command(one, "client", &one->client, &note);
 	if (!rc) {
-		double through = interface_bytes() - bytes_before;
+		double through = interface_bytes() - bytes_before + through_rings(one);
 
 		one->run->cpu_server_s = meter_cpu(&one->server_meter, one->server.pid) - server_before;
 		one->run->cpu_client_s = meter_cpu(&one->client_meter, one->client.pid);

@@ -281,13 +281,31 @@ def test_server_in_the_background(compare):
     assert not running(f"background {os.getpid()}")
 
 
-def test_isolated_bytes_are_those_of_the_run(compare):
+def skip_without_isolation():
     if subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False).returncode:
         pytest.skip("no network namespace may be made here (it takes CAP_SYS_ADMIN)")
+
+
+def test_isolated_bytes_are_those_of_the_run(compare):
+    skip_without_isolation()
     comparison = measured(compare, "--isolate", paths="tcp,sg")
     for path in comparison["paths"]:
         # With headers and perhaps something sent again; of other programs there may be gigabytes.
         assert 200_000 < path["runs"][0]["bytes"] < 400_000
+
+
+def test_bytes_beside_the_interfaces_count(compare, build):
+    skip_without_isolation()
+    tool, sent = build / "apps/tools/zc-msg", 200 * 8 * 10000
+    comparison = measured(
+        compare, "--isolate", "--metric-json", "/gbit_s", paths="tcp,bsdp",
+        server=f"{tool} server --bind 127.0.0.1 --port {{port}}",
+        client=f"{tool} client --host 127.0.0.1 --port {{port}} --variant flat --field-bytes 10000 --messages 200 "
+               "--warmup 0 --nodelay --json -",
+    )
+    for path in comparison["paths"]:
+        assert sent < path["runs"][0]["bytes"] < 1.5 * sent
+    assert path_of(comparison, "bsdp")["statistics"]["paths"]["bsdp"]["bytes"] > sent / 2
 
 
 def test_programs_out_of_reach_are_told(compare):
