@@ -98,6 +98,23 @@ int source_step_out(struct lane *lane, bool *rescued)
 	return verdict & 0xff ? -(int)(verdict & 0xff) : -EPROTO;
 }
 
+enum stat_reason source_reason(int error)
+{
+	switch (error) {
+	case -EAGAIN:
+		return REASON_GET_UNPROVED;
+	case -ENOBUFS:
+		return REASON_SOURCES_FULL;
+	case -EACCES:
+		return REASON_GET_OTHER_USER;
+	case -ESRCH:
+	case -ESTALE:
+		return REASON_GET_UNSEEN;
+	default:
+		return REASON_GET_REFUSED;
+	}
+}
+
 /* Announcing -------------------------------------------------------------------------------------------------------- */
 
 /* Ends the books of what the receiver has passed. Returns how many are outstanding. */
@@ -138,7 +155,7 @@ int source_announce(struct lane *lane, const void *address, size_t bytes, uint64
 	struct source_slot *slot;
 
 	if (!bytes || bytes > SOURCE_BYTES_MAX || bytes > source_room(lane))
-		return -EAGAIN;
+		return -ENOBUFS;
 	entry = entry_of(out, out->next);
 	slot = &lane->sources->slot[out->next % SOURCE_SLOTS];
 	entry->address = address;
@@ -153,7 +170,7 @@ int source_announce(struct lane *lane, const void *address, size_t bytes, uint64
 	atomic_store(&entry->number, out->next);
 	if (!lane_put_source(lane, (uint32_t)out->next, bytes, &entry->record)) {
 		atomic_store(&entry->number, 0);
-		return -EAGAIN;
+		return -ENOBUFS;
 	}
 	*number = out->next++;
 	out->home += (bytes + HOME_ALIGN - 1) & ~(size_t)(HOME_ALIGN - 1);

@@ -43,6 +43,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/stats.h"
 #include "rdma/lane.h"
 #include "rdma/transport.h"
 
@@ -131,13 +132,16 @@ void source_out_close(struct source_out *out);
  */
 int source_step_out(struct lane *lane, bool *rescued);
 
+/* Returns the reason to count for what source_step_out or source_announce has said. */
+enum stat_reason source_reason(int error);
+
 /* Returns how many bytes source_announce would take at present, 0 if it has no slot, no area or no room in the ring. */
 size_t source_room(struct lane *lane);
 
 /*
  * Announces bytes at the lane's end, which the caller keeps as they are until source_taken() says that it is over, or until
  * source_keep() or source_withdraw(). On the ring only, after source_step_out() has said 0. Returns 0 with the source's
- * number, or -EAGAIN (no room: as source_room).
+ * number, or -ENOBUFS (no room: as source_room).
  */
 int source_announce(struct lane *lane, const void *address, size_t bytes, uint64_t *number);
 

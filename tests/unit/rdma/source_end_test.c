@@ -188,20 +188,20 @@ static void slots_area_and_ring_have_ends(void **state)
 	size_t got;
 
 	shake_hands();
-	assert_int_equal(source_announce(&sending.out, bytes, 0, &number), -EAGAIN);
-	assert_int_equal(source_announce(&sending.out, bytes, SOURCE_AREA_BYTES + 1, &number), -EAGAIN);
+	assert_int_equal(source_announce(&sending.out, bytes, 0, &number), -ENOBUFS);
+	assert_int_equal(source_announce(&sending.out, bytes, SOURCE_AREA_BYTES + 1, &number), -ENOBUFS);
 	assert_int_equal(source_announce(&sending.out, bytes, SOURCE_AREA_BYTES, &number), 0);
 	assert_int_equal(source_room(&sending.out), 0);
-	assert_int_equal(source_announce(&sending.out, bytes, 1, &number), -EAGAIN);
+	assert_int_equal(source_announce(&sending.out, bytes, 1, &number), -ENOBUFS);
 	assert_int_equal(get(bytes, SOURCE_AREA_BYTES, false, &got), LANE_DATA);
 	for (unsigned int i = 0; i < SOURCE_SLOTS; i++)
 		assert_int_equal(source_announce(&sending.out, bytes, 1, &number), 0);
-	assert_int_equal(source_announce(&sending.out, bytes, 1, &number), -EAGAIN);
+	assert_int_equal(source_announce(&sending.out, bytes, 1, &number), -ENOBUFS);
 	while (get(&byte, 1, false, &got) == LANE_DATA)
 		;
 	while (lane_put(&sending.out, &(struct iovec){ bytes, 8 }, 1, 0) > 0)
 		;
-	assert_int_equal(source_announce(&sending.out, bytes, 1, &number), -EAGAIN);
+	assert_int_equal(source_announce(&sending.out, bytes, 1, &number), -ENOBUFS);
 	assert_true(lane_switch(&sending.out)); /* for that there is room always */
 	free(bytes);
 }
@@ -246,6 +246,17 @@ static void who_is_refused_at_the_handshake_does_not_announce(void **state)
 	assert_int_equal(source_step_in(&receiving.in), -EPERM);
 	assert_int_equal(source_step_in(&receiving.in), -EPERM);
 	assert_int_equal(source_step_out(&sending.out, NULL), -EPERM);
+}
+
+static void every_refusal_has_its_reason(void **state)
+{
+	assert_int_equal(source_reason(-EAGAIN), REASON_GET_UNPROVED);
+	assert_int_equal(source_reason(-EPERM), REASON_GET_REFUSED);
+	assert_int_equal(source_reason(-ENOSYS), REASON_GET_REFUSED);
+	assert_int_equal(source_reason(-EACCES), REASON_GET_OTHER_USER);
+	assert_int_equal(source_reason(-ESRCH), REASON_GET_UNSEEN);
+	assert_int_equal(source_reason(-ESTALE), REASON_GET_UNSEEN);
+	assert_int_equal(source_reason(-ENOBUFS), REASON_SOURCES_FULL);
 }
 
 static void a_receiver_that_is_refused_later_gets_the_bytes_from_the_segment(void **state)
@@ -354,6 +365,7 @@ int main(void)
 		TEST(slots_area_and_ring_have_ends),
 		TEST(memory_of_kept_bytes_is_given_back),
 		TEST(who_is_refused_at_the_handshake_does_not_announce),
+		TEST(every_refusal_has_its_reason),
 		TEST(a_receiver_that_is_refused_later_gets_the_bytes_from_the_segment),
 		TEST(parent_and_child_send_from_their_own_memory),
 	};

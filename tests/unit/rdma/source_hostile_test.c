@@ -152,7 +152,7 @@ static void nonsense_by_the_receiver_ends_the_source(void **state)
 	}
 	atomic_store(&receiving.in.shared->head, atomic_load(&receiving.in.shared->tail) + 8);
 	assert_int_equal(source_room(&sending.out), 0);
-	assert_int_equal(source_announce(&sending.out, target, 1, &number), -EAGAIN);
+	assert_int_equal(source_announce(&sending.out, target, 1, &number), -ENOBUFS);
 }
 
 int main(void)
