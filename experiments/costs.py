@@ -26,6 +26,7 @@ class Costs:
         self.runner = runner
         self.files = runner.files
         self.size = profile.costs
+        self.streams = [point["bytes"] for point in profile.paper["loopback"] if point["mode"] == "stream"]
         self.paths = names
         self.scratch = runner.scratch
 
@@ -38,6 +39,9 @@ class Costs:
                     yield self._key("call", kind, stack, repeat), self.call
             for stack in self._turned([stacks.Stack(name, name) for name in self.paths], repeat):
                 yield self._key("ping-pong", "half round trip", stack, repeat, size=64), self.ping_pong
+            yield self._key("bare copies", "ping-pong", stacks.Stack("none"), repeat, 64), self.bare_copies
+            for size in self.streams:
+                yield self._key("bare copies", "stream", stacks.Stack("none"), repeat, size), self.bare_copies
         if not why_no_callgrind():
             for kind in CALLS:
                 for stack in (TCP, COPY):
@@ -83,6 +87,14 @@ class Costs:
         if row["status"] != "ok":
             raise ProgramFailed(row["error"])
         return {"mean": ("us", row["mean_us"]), "p50": ("us", row["p50_us"])}
+
+    def bare_copies(self, key):
+        """What the engine's copies take by themselves, through a ring as large as its own."""
+        report = json.loads(self._run(key["stack_of"], [
+            self.files["ring"], key["subject"], key["bytes"], stacks.ring_bytes(), max(1, round(1000 * self.size["seconds"]))]))
+        if key["subject"] == "stream":
+            return {"speed": ("Gbit/s", report["gbit_s"])}
+        return {name: ("us", report["half_round_trip_ns"][name] / 1000) for name in ("mean", "p50")}
 
     def instructions(self, key):
         """What twice the calls take more than the calls once, for one: start and end fall out."""

@@ -5,7 +5,7 @@ import dataclasses
 
 from experiments import data, stacks
 
-PASS_NS, PASS_SHARE, START_MS, AUTO_RATIO, GATHER_RATIO = 20, 0.03, 1, 0.97, 1
+PASS_NS, PASS_SHARE, START_MS, AUTO_RATIO, GATHER_RATIO, BARE_RATIO = 20, 0.03, 1, 0.97, 1, 0.85
 CALLS = {
     "read-zero": ("read of /dev/zero, a descriptor that is not ours", 1),
     "write-null": ("write to /dev/null, a descriptor that is not ours", 1),
@@ -136,5 +136,20 @@ def gather(its):
                    f"{row.nbufs:.0f} parts, and that is what a write may take")
 
 
+def bare_copies(its):
+    """One stream by the ring against a program that does the same copies and nothing else."""
+    points = its.points[(its.points.experiment == "S") & (its.points.network == "loopback") & (its.points["mode"] == "stream")]
+    ring = points[points["stack"] == "bsdp"].set_index("bytes").gbit_s
+    bare = its.costs[(its.costs.measure == "bare copies") & (its.costs.subject == "stream")].groupby("bytes").value.median()
+    wanted = f"at least {BARE_RATIO} of its speed"
+    sizes = sorted(set(ring.index) & set(bare.index))
+    if not sizes:
+        yield not_measured("a stream under bsdp against bare copies through a ring", wanted, "S with bsdp, and section C")
+    for size in sizes:
+        ratio = ring[size] / bare[size]
+        yield Goal(f"a stream of {data.size_text(size)} under bsdp against bare copies through a ring", wanted, f"{ratio:.2f}",
+                   bool(ratio >= BARE_RATIO), f"{ring[size]:.1f} Gbit/s against {bare[size]:.1f} Gbit/s")
+
+
 def all_goals(its):
-    return [goal for make in (pass_through, pass_share, start, auto_ratio, gather) for goal in make(its)]
+    return [goal for make in (pass_through, pass_share, start, auto_ratio, gather, bare_copies) for goal in make(its)]

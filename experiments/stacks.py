@@ -12,6 +12,7 @@ from experiments.environment import ROOT
 PLAIN = "tcp"
 CONTROL = "tcp-again"  # plain TCP a second time in each round: what two medians of the same thing differ by
 PATHS_FILE = ROOT / "common" / "paths.def"
+SETTINGS_FILE = ROOT / "common" / "settings.def"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +38,11 @@ def path_names():
     """tcp first, then the paths in the order of the list."""
     names = re.findall(r'^ZC_PATH\(\w+, "([^"]+)"', PATHS_FILE.read_text(encoding="utf-8"), re.MULTILINE)
     return [PLAIN] + [name for name in names if name != PLAIN]
+
+
+def ring_bytes():
+    """The size of a lane's ring as the library has it unless it is told otherwise."""
+    return int(re.search(r'"ZC_RING_BYTES", (\d+)', SETTINGS_FILE.read_text(encoding="utf-8")).group(1))
 
 
 def usual(names):

@@ -204,7 +204,7 @@ def test_costs_of_calls(tmp_path):
     folder = tmp_path / "results"
     experiments("run", "--profile", "smoke", "--build", BUILD, "--paths", "tcp,copy", "--experiments", "C", "--results", folder)
     rows = rows_of(folder, "costs.csv")
-    wanted = {"call", "ping-pong", "start", "send", "guard"} | ({"instructions"} if shutil.which("valgrind") else set())
+    wanted = {"call", "ping-pong", "bare copies", "start", "send", "guard"} | ({"instructions"} if shutil.which("valgrind") else set())
     assert {row["measure"] for row in rows if row["status"] == "ok"} == wanted
     assert goal(folder, "start-up")[3] in ("met", "missed")
 
