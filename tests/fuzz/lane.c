@@ -245,7 +245,7 @@ static void announce(void)
 
 	must(source_room(&lane) <= AREA);
 	rc = source_announce(&lane, announced + AREA - (bytes < AREA ? bytes : AREA), bytes, &number);
-	must(!rc || rc == -EAGAIN);
+	must(!rc || rc == -ENOBUFS);
 	must(rc || (bytes && bytes <= AREA));
 }
 
