@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "rdma/verbs_cache.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PAGE 4096u /* a larger one of the system only rounds more than needed */
+
+void verbs_cache_open(struct verbs_cache *cache, const struct verbs_cache_ops *ops, void *context,
+		      struct verbs_budget *budget)
+{
+	memset(cache, 0, sizeof(*cache));
+	cache->ops = ops;
+	cache->context = context;
+	cache->budget = budget;
+}
+
+/* Returns how many regions start before the address. */
+static uint32_t starts_before(const struct verbs_cache *cache, uintptr_t address)
+{
+	uint32_t low = 0, high = cache->count;
+
+	while (low < high) {
+		uint32_t middle = (low + high) / 2;
+
+		if (cache->region[middle]->start < address)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+static void note_reach(struct verbs_cache *cache, uint32_t from)
+{
+	for (uint32_t i = from; i < cache->count; i++) {
+		uintptr_t before = i ? cache->reach[i - 1] : 0;
+
+		cache->reach[i] = before > cache->region[i]->end ? before : cache->region[i]->end;
+	}
+}
+
+static void insert(struct verbs_cache *cache, struct verbs_region *region)
+{
+	uint32_t at = starts_before(cache, region->start);
+
+	memmove(cache->region + at + 1, cache->region + at, (cache->count - at) * sizeof(*cache->region));
+	cache->region[at] = region;
+	cache->count++;
+	note_reach(cache, at);
+}
+
+static void drop_at(struct verbs_cache *cache, uint32_t at)
+{
+	struct verbs_region *region = cache->region[at];
+
+	cache->count--;
+	memmove(cache->region + at, cache->region + at + 1, (cache->count - at) * sizeof(*cache->region));
+	note_reach(cache, at);
+	cache->ops->drop(cache->context, region->handle);
+	cache->budget->bytes -= region->end - region->start;
+	free(region);
+}
+
+static struct verbs_region *find(const struct verbs_cache *cache, uintptr_t start, uintptr_t end, uint32_t rights)
+{
+	for (uint32_t i = starts_before(cache, start + 1); i-- > 0 && cache->reach[i] >= end;) {
+		struct verbs_region *region = cache->region[i];
+
+		if (region->end >= end && !region->stale && (region->rights & rights) == rights)
+			return region;
+	}
+	return NULL;
+}
+
+bool verbs_cache_shrink(struct verbs_cache *cache)
+{
+	uint32_t oldest = cache->count;
+
+	for (uint32_t i = 0; i < cache->count; i++) {
+		if (!cache->region[i]->users &&
+		    (oldest == cache->count || cache->region[i]->stamp < cache->region[oldest]->stamp))
+			oldest = i;
+	}
+	if (oldest == cache->count)
+		return false;
+	drop_at(cache, oldest);
+	return true;
+}
+
+/* Registers, after as many others have gone as must. */
+static int add(struct verbs_cache *cache, struct verbs_region *region)
+{
+	struct verbs_budget *budget = cache->budget;
+	size_t bytes = region->end - region->start;
+	int rc;
+
+	if (bytes > budget->bytes_max)
+		return -ENOMEM;
+	while (cache->count == VERBS_CACHE_REGIONS || budget->bytes + bytes > budget->bytes_max) {
+		if (!verbs_cache_shrink(cache))
+			return -ENOMEM;
+	}
+	do {
+		rc = cache->ops->add(cache->context, region->start, bytes, region->rights, &region->handle);
+	} while ((rc == -ENOMEM || rc == -EAGAIN) && verbs_cache_shrink(cache));
+	if (!rc)
+		budget->bytes += bytes;
+	return rc;
+}
+
+int verbs_cache_get(struct verbs_cache *cache, uintptr_t start, size_t bytes, uint32_t rights,
+		    struct verbs_region **out)
+{
+	uintptr_t end = (start + bytes + PAGE - 1) & ~(uintptr_t)(PAGE - 1);
+	struct verbs_region *region;
+	int rc;
+
+	if (!bytes || end <= start)
+		return -EINVAL;
+	region = find(cache, start, start + bytes, rights);
+	if (!region) {
+		region = malloc(sizeof(*region));
+		if (!region)
+			return -ENOMEM;
+		*region =
+			(struct verbs_region){ .start = start & ~(uintptr_t)(PAGE - 1), .end = end, .rights = rights };
+		rc = add(cache, region);
+		if (rc < 0) {
+			free(region);
+			return rc;
+		}
+		insert(cache, region);
+	}
+	region->users++;
+	region->stamp = ++cache->uses;
+	*out = region;
+	return 0;
+}
+
+void verbs_cache_put(struct verbs_cache *cache, struct verbs_region *region)
+{
+	if (--region->users || !region->stale)
+		return;
+	for (uint32_t i = starts_before(cache, region->start); i < cache->count; i++) {
+		if (cache->region[i] == region) {
+			drop_at(cache, i);
+			return;
+		}
+	}
+}
+
+unsigned int verbs_cache_invalidate(struct verbs_cache *cache, uintptr_t start, size_t bytes)
+{
+	uintptr_t end = start + bytes < start ? UINTPTR_MAX : start + bytes;
+	unsigned int used = 0;
+
+	for (uint32_t i = starts_before(cache, end); i-- > 0 && cache->reach[i] > start;) {
+		struct verbs_region *region = cache->region[i];
+
+		if (region->end <= start)
+			continue;
+		if (!region->users) {
+			drop_at(cache, i);
+			continue;
+		}
+		region->stale = true;
+		used++;
+	}
+	return used;
+}
+
+void verbs_cache_close(struct verbs_cache *cache)
+{
+	while (cache->count)
+		drop_at(cache, cache->count - 1);
+}

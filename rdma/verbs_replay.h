@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What a sender has to send in another way after its queue pair broke. Over verbs each end has a ring of its own, so that
+ * the sender's keeps every byte that the peer has not confirmed; once the peer has told by which byte it goes on, they are read
+ * from there.
+ */
+#ifndef ZC_RDMA_VERBS_REPLAY_H
+#define ZC_RDMA_VERBS_REPLAY_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "rdma/lane.h"
+
+/*
+ * Copies bytes of the stream from position `from` on, which is at least the one that was confirmed (`received` of the
+ * consumer's line) and at most the one that was sent. Returns how many, fewer where the lane went back to TCP or at the end;
+ * -ERANGE (no such position), -ENOTSUP (a source is there: its bytes are in the program's memory), -EPROTO (nonsense in the
+ * consumer's line). The lane is not changed.
+ */
+ssize_t verbs_replay(const struct lane *out, uint64_t from, void *to, size_t bytes);
+
+#endif
