@@ -19,6 +19,7 @@
 #include "preload/guest.h"
 #include "preload/real.h"
 #include "preload/sg.h"
+#include "preload/signals.h"
 #include "rdma/guard.h"
 
 static pid_t fork_by(pid_t (*really)(void))
@@ -32,8 +33,10 @@ static pid_t fork_by(pid_t (*really)(void))
 	child = really();
 	saved = errno;
 	guard_after_fork(child == 0);
-	if (child == 0)
+	if (child == 0) {
+		signals_after_fork();
 		flusher_after_fork();
+	}
 	conn_after_fork(child == 0);
 	if (child == 0)
 		table_own_refresh();

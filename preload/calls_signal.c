@@ -1,15 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Signals. The mprotect guard needs SIGSEGV; the program may have a handler too. From the moment that the guard installs its
+ * Signals. A handler of the program must not run in the middle of what we do under a lock: it may send on the same connection.
+ * So each handler is called by one of ours, which has the signal wait, pending and blocked, until the thread has no lock any
+ * more. That costs nothing unless it happens; what the program asks for is what it has installed. Signals of faults don't
+ * wait: they can't.
+ *
+ * The mprotect guard needs SIGSEGV; the program may have a handler too. From the moment that the guard installs its
  * own, what the program installs, and asks for, is kept here, and gets every fault that is not the guard's, with the mask and
  * flags that it was installed with.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include "common/sys.h"
+#include "preload/conn.h"
 #include "preload/lock.h"
 #include "preload/real.h"
 #include "preload/signals.h"
@@ -90,26 +97,126 @@ int signals_take_fault(void)
 	return 0;
 }
 
+/* Handlers of the program that ours stands in front of ---------------------------------------------------------------- */
+
+#define SIGNALS 65
+
+static struct sigaction handlers[SIGNALS];
+static struct lock handlers_lock;
+
+/* Those that an instruction raises; SIGABRT is raised on purpose, and libc's abort() counts on what it does. */
+static bool is_of_a_fault(int signal)
+{
+	return signal == SIGSEGV || signal == SIGBUS || signal == SIGFPE || signal == SIGILL || signal == SIGTRAP ||
+	       signal == SIGSYS || signal == SIGABRT;
+}
+
+/* Sends the signal again, to this thread and as it came, where it is blocked now and after the return from the handler. */
+static bool send_again(int signal, siginfo_t *info, ucontext_t *context)
+{
+	uint64_t one = 1ull << (signal - 1);
+	long pid = sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
+	long thread = sys_call(SYS_gettid, 0, 0, 0, 0, 0, 0);
+
+	sys_call(SYS_rt_sigprocmask, SIG_BLOCK, (long)&one, 0, sizeof(one), 0, 0);
+	if (sys_call(SYS_rt_tgsigqueueinfo, pid, thread, signal, (long)info, 0, 0) < 0)
+		return false;
+	sigaddset(&context->uc_sigmask, signal);
+	lock_signals |= one;
+	return true;
+}
+
+static void on_signal(int signal, siginfo_t *info, void *context)
+{
+	struct sigaction action;
+	struct lock_hold hold;
+	int saved = errno;
+
+	if (lock_depth && send_again(signal, info, context)) {
+		errno = saved;
+		return;
+	}
+	if (!lock_take(&handlers_lock, &hold))
+		return; /* not with a lock of this thread: it has none */
+	action = handlers[signal];
+	if (action.sa_flags & (int)SA_RESETHAND) {
+		handlers[signal] = (struct sigaction){ .sa_handler = SIG_DFL };
+		real.sigaction(signal, &handlers[signal], NULL);
+	}
+	lock_give(&handlers_lock, &hold);
+	errno = saved;
+	if (action.sa_handler == SIG_DFL || action.sa_handler == SIG_IGN)
+		return; /* changed by another thread a moment ago */
+	if (action.sa_flags & SA_SIGINFO)
+		action.sa_sigaction(signal, info, context);
+	else
+		action.sa_handler(signal);
+}
+
+static bool is_handler(sighandler_t handler)
+{
+	return handler != SIG_DFL && handler != SIG_IGN && handler != SIG_ERR;
+}
+
+/* Under the lock. */
+static int put_in_front(int signal, const struct sigaction *action, struct sigaction *old)
+{
+	struct sigaction given, before;
+	bool ask = action && is_handler(action->sa_handler);
+	int rc;
+
+	if (action)
+		given = *action;
+	if (ask) {
+		struct sigaction front = given;
+
+		front.sa_sigaction = on_signal;
+		front.sa_flags = (given.sa_flags | SA_SIGINFO) & ~(int)SA_RESETHAND;
+		rc = real.sigaction(signal, &front, &before);
+	} else {
+		rc = real.sigaction(signal, action, &before);
+	}
+	if (rc < 0)
+		return rc;
+	if (old)
+		*old = before.sa_handler == (sighandler_t)(void *)on_signal ? handlers[signal] : before;
+	if (action)
+		handlers[signal] = given;
+	return 0;
+}
+
+void signals_after_fork(void)
+{
+	atomic_store(&handlers_lock.word, 0);
+	atomic_store(&theirs_lock.word, 0);
+}
+
+/* A child of vfork shares our memory, but not its handlers. */
+static bool stands_in_front(int signal)
+{
+	return signal > 0 && signal < SIGNALS && !is_of_a_fault(signal) && conn_process_is_ours();
+}
+
 static bool is_ours(int signal)
 {
 	return signal == SIGSEGV && atomic_load(&ours);
-}
-
-static void note_handler(sighandler_t handler)
-{
-	if (handler != SIG_DFL && handler != SIG_IGN)
-		atomic_store_explicit(&lock_handlers, true, memory_order_relaxed);
 }
 
 ZC_EXPORT int sigaction(int signal, const struct sigaction *action, struct sigaction *old)
 {
 	struct sigaction given;
 	struct lock_hold hold;
+	int rc;
 
-	if (action)
-		note_handler(action->sa_handler);
-	if (!is_ours(signal))
+	if (!is_ours(signal) && !stands_in_front(signal))
 		return real.sigaction(signal, action, old);
+	if (!is_ours(signal)) {
+		if (!lock_take(&handlers_lock, &hold))
+			return real.sigaction(signal, action, old);
+		rc = put_in_front(signal, action, old);
+		lock_give(&handlers_lock, &hold);
+		return rc;
+	}
 	if (action)
 		given = *action;
 	if (!lock_take(&theirs_lock, &hold))
@@ -131,11 +238,24 @@ static sighandler_t set_handler(int signal, sighandler_t handler, int flags)
 	return sigaction(signal, &action, &old) < 0 ? SIG_ERR : old.sa_handler;
 }
 
+/* libc chooses the flags (siginterrupt has a say), and then ours goes in front. */
+static sighandler_t set_by(sighandler_t (*really)(int, sighandler_t), int signal, sighandler_t handler)
+{
+	struct sigaction old, now;
+
+	if (sigaction(signal, NULL, &old) < 0 || really(signal, handler) == SIG_ERR)
+		return SIG_ERR;
+	if (real.sigaction(signal, NULL, &now) == 0)
+		sigaction(signal, &now, NULL);
+	return old.sa_handler;
+}
+
 #define SIGNAL_CALL(name, flags)                                                                                       \
 	ZC_EXPORT sighandler_t name(int signal, sighandler_t handler)                                                  \
 	{                                                                                                              \
-		note_handler(handler);                                                                                 \
-		return is_ours(signal) ? set_handler(signal, handler, flags) : real.name(signal, handler);             \
+		if (is_ours(signal))                                                                                   \
+			return set_handler(signal, handler, flags);                                                    \
+		return stands_in_front(signal) ? set_by(real.name, signal, handler) : real.name(signal, handler);      \
 	}
 
 SIGNAL_CALL(signal, SA_RESTART)

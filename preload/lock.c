@@ -2,7 +2,16 @@
 #include "preload/lock.h"
 
 __thread uint32_t lock_thread __attribute__((tls_model("initial-exec")));
-_Atomic bool lock_handlers;
+__thread uint32_t lock_depth __attribute__((tls_model("initial-exec")));
+__thread uint64_t lock_signals __attribute__((tls_model("initial-exec")));
+
+void lock_let_signals_in(void)
+{
+	uint64_t waiting = lock_signals;
+
+	lock_signals = 0;
+	sys_call(SYS_rt_sigprocmask, SIG_UNBLOCK, (long)&waiting, 0, sizeof(waiting), 0, 0);
+}
 
 bool lock_wait(struct lock *lock)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The lock of a connection: a futex word that holds its owner's thread id. It is held for bounded work only, never across a
- * call that may wait. While it is held all signals are blocked if the program has handlers, so that a handler that sends on
- * the same connection finds it free; a thread that meets its own lock all the same (its handler was installed a moment ago)
- * is told so instead of waiting for itself.
+ * call that may wait. A signal that comes while it is held waits with its handler, so that one that sends on the same
+ * connection finds it free; a thread that meets its own lock all the same (in the handler of a fault, or in one that was
+ * installed behind our back) is told so instead of waiting for itself.
  */
 #ifndef ZC_PRELOAD_LOCK_H
 #define ZC_PRELOAD_LOCK_H
@@ -23,14 +23,16 @@ struct lock {
 	_Atomic uint32_t word; /* 0 or thread id, with LOCK_WAITERS */
 };
 
-/* What lock_take keeps for lock_give: the signal mask of before. */
+/* Nothing is kept between the two; it makes a lock_give without its lock_take a mistake that the compiler finds. */
 struct lock_hold {
-	uint64_t mask;
-	bool masked;
+	struct lock *lock;
 };
 
 extern __thread uint32_t lock_thread __attribute__((tls_model("initial-exec")));
-extern _Atomic bool lock_handlers; /* the program has signal handlers */
+
+/* Locks that the thread has; a signal that comes meanwhile waits until there is none (calls_signal.c). */
+extern __thread uint32_t lock_depth __attribute__((tls_model("initial-exec")));
+extern __thread uint64_t lock_signals __attribute__((tls_model("initial-exec"))); /* which ones wait: a kernel's sigset */
 
 static inline uint32_t lock_self(void)
 {
@@ -39,22 +41,25 @@ static inline uint32_t lock_self(void)
 	return lock_thread;
 }
 
-static inline void lock_mask(struct lock_hold *hold)
-{
-	static const uint64_t all = ~0ull;
+/* Lets in the signals that have waited. */
+void lock_let_signals_in(void);
 
-	hold->masked = atomic_load_explicit(&lock_handlers, memory_order_relaxed);
-	if (hold->masked)
-		sys_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&all, (long)&hold->mask, sizeof(all), 0, 0);
+static inline void lock_deeper(void)
+{
+	lock_depth++;
+	atomic_signal_fence(memory_order_seq_cst);
 }
 
-static inline void lock_unmask(const struct lock_hold *hold)
+static inline void lock_less_deep(void)
 {
-	if (hold->masked)
-		sys_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&hold->mask, 0, sizeof(hold->mask), 0, 0);
+	atomic_signal_fence(memory_order_seq_cst);
+	lock_depth--;
+	atomic_signal_fence(memory_order_seq_cst);
+	if (__builtin_expect(lock_signals != 0, 0) && !lock_depth)
+		lock_let_signals_in();
 }
 
-static inline bool lock_try(struct lock *lock)
+static inline bool lock_free_now(struct lock *lock)
 {
 	uint32_t free = 0;
 
@@ -67,10 +72,22 @@ bool lock_wait(struct lock *lock);
 
 static inline bool lock_take(struct lock *lock, struct lock_hold *hold)
 {
-	lock_mask(hold);
-	if (__builtin_expect(lock_try(lock), 1) || lock_wait(lock))
+	lock_deeper();
+	hold->lock = lock;
+	if (__builtin_expect(lock_free_now(lock), 1) || lock_wait(lock))
 		return true;
-	lock_unmask(hold);
+	lock_less_deep();
+	return false;
+}
+
+/* Takes the lock if nobody has it. */
+static inline bool lock_try(struct lock *lock, struct lock_hold *hold)
+{
+	lock_deeper();
+	hold->lock = lock;
+	if (lock_free_now(lock))
+		return true;
+	lock_less_deep();
 	return false;
 }
 
@@ -80,7 +97,7 @@ static inline void lock_give(struct lock *lock, const struct lock_hold *hold)
 
 	if (was & LOCK_WAITERS)
 		sys_call(SYS_futex, (long)&lock->word, FUTEX_WAKE, 1, 0, 0, 0);
-	lock_unmask(hold);
+	lock_less_deep();
 }
 
 #endif

@@ -36,13 +36,14 @@
 static void owner_poll(void *owner)
 {
 	struct conn *conn = owner;
+	struct lock_hold hold;
 
 	/* On the thread of a fault, perhaps in a signal handler, perhaps while another thread holds the lock and waits for
 	 * this very page: never wait here. */
-	if (!lock_try(&conn->lock))
+	if (!lock_try(&conn->lock, &hold))
 		return;
 	zerocopy_harvest(conn);
-	lock_give(&conn->lock, &(struct lock_hold){ .masked = false });
+	lock_give(&conn->lock, &hold);
 }
 
 static void owner_faulted(void *owner, struct guard_record *record)
