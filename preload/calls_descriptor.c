@@ -13,6 +13,7 @@
 #include "common/sys.h"
 #include "preload/engine.h"
 #include "preload/guest.h"
+#include "preload/hot.h"
 #include "preload/real.h"
 #include "preload/send.h"
 #include "preload/watch.h"
@@ -151,9 +152,15 @@ ZC_EXPORT int dup3(int fd, int to, int flags)
 /* The program wants SIGIO: a notice would raise it, and a byte in a ring has to. */
 static void raises_signals(struct conn *conn, int fd)
 {
+	struct lock_hold hold;
+
 	conn_detach(conn, REASON_APP_ERRQUEUE);
 	atomic_store(&conn->signals, true);
 	engine_watch(conn, fd);
+	if (conn_enter(conn, fd, &hold)) {
+		hot_cool(conn);
+		conn_leave(conn, &hold);
+	}
 }
 
 static int after_fcntl(int fd, int command, long argument, int rc)

@@ -15,9 +15,12 @@
 
 #include "common/clock.h"
 #include "common/sys.h"
-#include "preload/engine.h"
+#include "preload/engine_in.h"
+#include "preload/guest.h"
+#include "preload/hot.h"
 #include "preload/real.h"
 #include "preload/send.h"
+#include "preload/signals.h"
 #include "preload/watch.h"
 #include "preload/zerocopy.h"
 
@@ -200,6 +203,18 @@ static bool look_at_ring(struct conn *conn, const struct watch *watch, struct ep
 	return left != 0;
 }
 
+/* The event is told: the next ones of a ring need no doorbell, and none of this turn is told again. */
+static void told_of_ring(struct conn *conn, struct watch *watch, const struct epoll_event *event)
+{
+	struct engine *engine = atomic_load(&conn->engine);
+
+	if (!(event->events & READABLE) || !engine || !engine_met(engine))
+		return;
+	watch->turn = atomic_load_explicit(&watch->set->turn, memory_order_relaxed);
+	watch->seen_tail = atomic_load(&engine->channel.in.shared->tail);
+	hot_add(conn, watch);
+}
+
 /* Returns whether the event is to be told, and puts it right. */
 static bool look_through(int set_fd, struct conn *conn, struct watch *watch, struct epoll_event *event)
 {
@@ -240,10 +255,12 @@ static int filter(int set_fd, struct epoll_event *events, int count)
 		struct lock_hold hold;
 		struct watch *watch;
 		struct conn *conn = find_conn(set, events[i].data.u64, &watch, &hold);
-		bool told = true;
+		bool told = !hot_is_wake(&events[i]);
 
 		if (conn) {
 			told = look_through(set_fd, conn, watch, &events[i]);
+			if (told)
+				told_of_ring(conn, watch, &events[i]);
 			lock_give(&conn->lock, &hold);
 		}
 		if (told)
@@ -292,6 +309,17 @@ static int told(int set_fd, struct epoll_event *events, int count, int room)
 	return count;
 }
 
+/* A wait: what the program asked, and until when. */
+struct wait {
+	int set;
+	struct epoll_event *events;
+	int count;
+	uint64_t until; /* UINT64_MAX: for ever; 0: it only looks */
+	const sigset_t *mask;
+	bool fine; /* epoll_pwait2 */
+	uint32_t interrupted; /* signals_run at its beginning */
+};
+
 static int left_ms(uint64_t until)
 {
 	uint64_t now = clock_now();
@@ -300,23 +328,116 @@ static int left_ms(uint64_t until)
 	return until == UINT64_MAX ? -1 : until > now ? (int)((until - now + NS_PER_MS - 1) / NS_PER_MS) : 0;
 }
 
-ZC_EXPORT int epoll_pwait(int set, struct epoll_event *events, int count, int timeout, const sigset_t *mask)
+/* Asks the kernel, into the events from `from` on. */
+static int ask_kernel(const struct wait *wait, int from, bool looks)
 {
-	bool possible = events_possible();
-	uint64_t until;
+	uint64_t now = wait->fine && !looks && wait->until != UINT64_MAX ? clock_now() : 0;
+	uint64_t rest = wait->until > now && !looks ? wait->until - now : 0;
+	struct timespec left = { (time_t)(rest / NS_PER_SEC), (long)(rest % NS_PER_SEC) };
+
+	if (!wait->fine)
+		return real.epoll_pwait(wait->set, wait->events + from, wait->count - from, looks ? 0 : left_ms(wait->until),
+					wait->mask);
+	return real.epoll_pwait2(wait->set, wait->events + from, wait->count - from,
+				 looks || wait->until != UINT64_MAX ? &left : NULL, wait->mask);
+}
+
+/* What rings have. Returns how many events; now and then those of the kernel are in front of them. */
+static int tell_rings(const struct wait *wait, struct set *set)
+{
+	int ready = hot_tell_overdue(set, wait->events, wait->count);
+
+	hot_turn(set);
+	if (!ready && hot_has_news(set) && hot_asks_kernel(set)) {
+		ready = ask_kernel(wait, 0, true);
+		ready = ready > 0 ? told(wait->set, wait->events, ready, wait->count) : 0;
+	}
+	return ready + (ready < wait->count ? hot_tell(set, wait->events + ready, wait->count - ready) : 0);
+}
+
+#define LOOKS_PER_YIELD 64
+
+/* Spins while that has paid lately. Returns whether there is something: in a ring, or for the kernel to tell. */
+static bool spin(const struct wait *wait, struct set *set)
+{
+	uint32_t ns = hot_spin_ns(set);
+	uint64_t until = ns ? clock_now() + ns : 0;
+
+	while (ns && clock_now() < until) {
+		struct pollfd look = { .fd = wait->set, .events = POLLIN };
+
+		for (int i = 0; i < LOOKS_PER_YIELD; i++) {
+			if (hot_has_news(set)) {
+				hot_has_spun(set, true);
+				return true;
+			}
+			cpu_relax();
+		}
+		if (signals_run != wait->interrupted || sys_call(SYS_poll, (long)&look, 1, 0, 0, 0, 0) > 0)
+			return true;
+		sys_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+	}
+	if (ns)
+		hot_has_spun(set, false);
+	return false;
+}
+
+static void sleep_ends(struct set **set)
+{
+	if (*set)
+		hot_wakes(*set);
+}
+
+static int sleep_in_kernel(const struct wait *wait, struct set *set)
+{
+	__attribute__((cleanup(sleep_ends))) struct set *sleeping = NULL;
+
+	if (!hot_sleeps(set))
+		return 0;
+	sleeping = set;
+	return ask_kernel(wait, 0, false);
+}
+
+/* Returns what the program is told, or 0 when its time is over. */
+static int wait_for_rings(struct wait *wait)
+{
+	struct set *set = guest_sandboxed() || wait->count <= 0 ? NULL : table_set(wait->set);
 	int ready;
 
-	sg_before_wait();
-	if (__builtin_expect(!possible, 1))
-		return real.epoll_pwait(set, events, count, timeout, mask);
-	until = timeout < 0 ? UINT64_MAX : timeout ? clock_now() + (uint64_t)timeout * NS_PER_MS : 0;
-	do {
-		ready = real.epoll_pwait(set, events, count, left_ms(until), mask);
-		if (ready <= 0)
+	wait->interrupted = signals_run;
+	for (;;) {
+		ready = set ? tell_rings(wait, set) : 0;
+		if (ready)
 			return ready;
-		ready = told(set, events, ready, count);
-	} while (!ready);
-	return ready;
+		if (set && wait->until && !wait->mask && spin(wait, set)) {
+			if (signals_run != wait->interrupted) {
+				errno = EINTR;
+				return -1;
+			}
+			ready = ask_kernel(wait, 0, true);
+		} else if (set && wait->until) {
+			ready = sleep_in_kernel(wait, set);
+		} else {
+			ready = ask_kernel(wait, 0, !wait->until);
+		}
+		if (ready < 0)
+			return ready;
+		if (ready > 0)
+			ready = told(wait->set, wait->events, ready, wait->count);
+		if (ready || (wait->until != UINT64_MAX && clock_now() >= wait->until))
+			return ready;
+	}
+}
+
+ZC_EXPORT int epoll_pwait(int set, struct epoll_event *events, int count, int timeout, const sigset_t *mask)
+{
+	struct wait wait = { .set = set, .events = events, .count = count, .mask = mask };
+
+	sg_before_wait();
+	if (__builtin_expect(!events_possible(), 1))
+		return real.epoll_pwait(set, events, count, timeout, mask);
+	wait.until = timeout < 0 ? UINT64_MAX : timeout ? clock_now() + (uint64_t)timeout * NS_PER_MS : 0;
+	return wait_for_rings(&wait);
 }
 
 ZC_EXPORT int epoll_wait(int set, struct epoll_event *events, int count, int timeout)
@@ -330,26 +451,14 @@ ZC_EXPORT int epoll_wait(int set, struct epoll_event *events, int count, int tim
 ZC_EXPORT int epoll_pwait2(int set, struct epoll_event *events, int count, const struct timespec *timeout,
 			   const sigset_t *mask)
 {
-	uint64_t until, now;
-	struct timespec left;
-	int ready;
+	struct wait wait = { .set = set, .events = events, .count = count, .mask = mask, .fine = true };
 
 	sg_before_wait();
 	if (!events_possible() || (timeout && !watch_time_is_valid(timeout)))
 		return real.epoll_pwait2(set, events, count, timeout, mask);
-	now = clock_now();
-	if (timeout && timeout->tv_sec > 1000000000)
-		timeout = NULL;
-	until = timeout ? now + (uint64_t)timeout->tv_sec * NS_PER_SEC + (uint64_t)timeout->tv_nsec : UINT64_MAX;
-	do {
-		uint64_t rest = until > now ? until - now : 0;
-
-		left = (struct timespec){ (time_t)(rest / NS_PER_SEC), (long)(rest % NS_PER_SEC) };
-		ready = real.epoll_pwait2(set, events, count, timeout ? &left : NULL, mask);
-		if (ready <= 0)
-			return ready;
-		ready = told(set, events, ready, count);
-		now = clock_now();
-	} while (!ready);
-	return ready;
+	if (!timeout || timeout->tv_sec > 1000000000)
+		wait.until = UINT64_MAX;
+	else if (timeout->tv_sec || timeout->tv_nsec)
+		wait.until = clock_now() + (uint64_t)timeout->tv_sec * NS_PER_SEC + (uint64_t)timeout->tv_nsec;
+	return wait_for_rings(&wait);
 }

@@ -147,6 +147,8 @@ static void on_signal(int signal, siginfo_t *info, void *context)
 	errno = saved;
 	if (action.sa_handler == SIG_DFL || action.sa_handler == SIG_IGN)
 		return; /* changed by another thread a moment ago */
+	signals_run++;
+	signals_end_calls += !(action.sa_flags & SA_RESTART);
 	if (action.sa_flags & SA_SIGINFO)
 		action.sa_sigaction(signal, info, context);
 	else

@@ -123,7 +123,7 @@ static void reset(struct conn *conn)
 	conn->token = NULL;
 	conn->app_error_queue = false;
 	conn->watches = NULL;
-	atomic_store(&conn->watched, false);
+	atomic_store(&conn->attention, 0);
 	atomic_store(&conn->signals, false);
 	conn->engine_fd = -1;
 	conn->cookie = 0;
@@ -249,27 +249,18 @@ int conn_fd(const struct conn *conn)
 	return conn->descriptors ? conn->fds[0] : -1;
 }
 
-static void free_watches(struct conn *conn)
-{
-	while (conn->watches) {
-		struct watch *watch = conn->watches;
-
-		conn->watches = watch->next;
-		watch_free(watch);
-	}
-}
-
 /*
  * The last descriptor goes: everything ends here but the kernel's socket. Under the lock. Returns false if a call that is
  * under way releases the connection.
  */
 static bool end(struct conn *conn, int fd)
 {
-	bool unused = engine_close(conn, fd);
+	bool unused;
 
+	watch_forget(conn); /* before the engine that a hot one looks at */
+	unused = engine_close(conn, fd);
 	sg_close(conn, fd);
 	zerocopy_close(conn, fd);
-	free_watches(conn);
 	stats_slot_close(conn->slot);
 	conn->slot = 0;
 	atomic_store(&conn->mode, CONN_FREE);

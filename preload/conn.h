@@ -43,13 +43,23 @@ struct watch {
 	uint32_t added;		/* set->emptied when it was added or changed */
 	uint32_t seen_lasting;
 	uint64_t seen_bytes;
+	/* hot.h */
+	bool hot;
+	bool overdue;
+	uint32_t turn;		/* set->turn of the last wait that told of it */
+	uint64_t seen_tail;	/* of the ring, when it was told last */
 };
+
+struct hot;
 
 /* An epoll set that holds, or may hold, connections of ours. */
 struct set {
 	_Atomic int descriptors;
 	_Atomic uint32_t emptied; /* waits so far that told all there was to tell */
 	_Atomic bool nested;	/* somebody waits for the set itself: nothing can be hidden in it */
+	_Atomic bool overdue;	/* some registration is */
+	_Atomic uint32_t turn;
+	struct hot *_Atomic hot; /* NULL: never needed */
 };
 
 struct hold_slot;
@@ -107,7 +117,7 @@ struct conn {
 	bool app_error_queue;	/* the program reads the error queue itself */
 	_Atomic bool send_blocked; /* a send met a full buffer since the last writable event */
 	struct watch *watches;
-	_Atomic bool watched;	/* there are some: somebody may sleep in the kernel for it at any time */
+	_Atomic int attention;	/* those that are not hot (hot.h): somebody may sleep in the kernel for it at any time */
 	_Atomic bool signals;	/* O_ASYNC: the kernel's readability is a signal */
 	struct engine *_Atomic engine;	/* NULL: none; see engine.h */
 	_Atomic uint32_t engine_users;

@@ -12,6 +12,7 @@
 #include "common/log.h"
 #include "common/sys.h"
 #include "preload/guest.h"
+#include "preload/hot.h"
 #include "preload/send.h"
 #include "preload/sg.h"
 
@@ -435,4 +436,5 @@ void engine_before_fork(struct conn *conn)
 		lock_give(&engine->in, &in);
 	}
 	atomic_fetch_add(&engine->holders, 1);
+	hot_cool(conn);
 }

@@ -177,7 +177,7 @@ struct engine_sleep {
 bool engine_sleeps(struct conn *conn, int fd, struct engine_sleep *sleep);
 void engine_wakes(struct engine_sleep *sleep);
 
-/* From here on somebody may sleep in the kernel for the connection at any time (conn->watched, conn->signals). */
+/* From here on somebody may sleep in the kernel for the connection at any time (conn->signals). */
 void engine_watch(struct conn *conn, int fd);
 
 /* FIONREAD: puts the bytes that the program has not received yet. Returns false if the kernel knows better. */

@@ -16,6 +16,7 @@
 #include "preload/guest.h"
 #include "preload/real.h"
 #include "preload/send.h"
+#include "preload/signals.h"
 #include "rdma/guard.h"
 
 #define SCRATCH 4096
@@ -29,6 +30,7 @@ struct receive {
 	struct iovec *iov;	/* what is left to be filled */
 	int count;
 	size_t left, done;
+	bool interrupted;	/* by a signal, while it span */
 	bool discard;		/* MSG_TRUNC: bytes are counted and thrown away */
 	unsigned int nothing;
 };
@@ -148,6 +150,7 @@ static bool spin(struct receive *receive)
 {
 	struct engine *engine = receive->engine;
 	struct lane_shared *in = engine->channel.in.shared;
+	uint32_t interrupted = signals_end_calls;
 	uint64_t until;
 
 	if (!atomic_load_explicit(&in->from_ring, memory_order_relaxed) || !settings.spin_us)
@@ -170,6 +173,10 @@ static bool spin(struct receive *receive)
 		/* The peer may be on this very core, or somebody else may want it. */
 		if (!guest_sandboxed())
 			sys_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+		if (signals_end_calls != interrupted) {
+			receive->interrupted = true;
+			return false;
+		}
 	} while (clock_now() < until);
 	/* In vain: ever shorter, then seldom. */
 	engine->spin_ns /= 2;
@@ -218,6 +225,8 @@ static ssize_t wait_for_more(struct receive *receive)
 	}
 	if (waits && spin(receive))
 		return 1;
+	if (receive->interrupted)
+		return -EINTR;
 	if (!waits && !engine_arm(receive->conn, engine))
 		return ++receive->nothing < NOTHING_MAX ? 1 : -ECONNRESET;
 	rc = ask_kernel(receive, waits);

@@ -12,10 +12,10 @@
 #include "common/sys.h"
 #include "preload/engine_in.h"
 
-/* Whether somebody may sleep in the kernel for this lane: a thread in a receive or a poll, or an epoll set. */
+/* Whether somebody may sleep in the kernel for this lane: a thread in a receive or a poll, or in an epoll set. */
 static bool is_watched(const struct conn *conn, const struct engine *engine)
 {
-	return atomic_load(&engine->sleepers) || atomic_load_explicit(&conn->watched, memory_order_relaxed) ||
+	return atomic_load(&engine->sleepers) || atomic_load(&conn->attention) > 0 ||
 	       atomic_load_explicit(&conn->signals, memory_order_relaxed);
 }
 

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 #include "preload/lock.h"
 
+#include "preload/signals.h"
+
 __thread uint32_t lock_thread __attribute__((tls_model("initial-exec")));
 __thread uint32_t lock_depth __attribute__((tls_model("initial-exec")));
 __thread uint64_t lock_signals __attribute__((tls_model("initial-exec")));
+__thread uint32_t signals_run __attribute__((tls_model("initial-exec")));
+__thread uint32_t signals_end_calls __attribute__((tls_model("initial-exec")));
 
 void lock_let_signals_in(void)
 {

@@ -7,6 +7,7 @@
 
 #include "common/sys.h"
 #include "preload/engine.h"
+#include "preload/hot.h"
 #include "preload/zerocopy.h"
 
 #define SLAB_BYTES 16384
@@ -69,11 +70,6 @@ void watch_after_fork(void)
 	atomic_store(&sets_lock.word, 0);
 }
 
-void watch_free(struct watch *watch)
-{
-	piece_put((union piece *)watch);
-}
-
 void set_open(int fd)
 {
 	struct set *set;
@@ -107,10 +103,16 @@ static void remove_watches(struct conn *conn, const struct set *set, int fd)
 			at = &watch->next;
 			continue;
 		}
+		hot_drop(conn, watch);
 		*at = watch->next;
-		watch_free(watch);
+		atomic_fetch_sub(&conn->attention, 1);
+		piece_put((union piece *)watch);
 	}
-	atomic_store(&conn->watched, conn->watches != NULL);
+}
+
+void watch_forget(struct conn *conn)
+{
+	remove_watches(conn, NULL, -1);
 }
 
 static struct set *leaving;
@@ -137,6 +139,7 @@ void set_release(int fd)
 	leaving = set;
 	conn_each(leave_set);
 	lock_give(&sets_lock, &hold);
+	hot_free(set);
 	piece_put((union piece *)set);
 }
 
@@ -161,7 +164,7 @@ static struct watch *find(struct conn *conn, const struct set *set, int fd)
 	return watch;
 }
 
-static void follow_conn(struct conn *conn, struct set *set, int op, int fd, const struct epoll_event *event)
+static void follow_conn(struct conn *conn, struct set *set, int set_fd, int op, int fd, const struct epoll_event *event)
 {
 	struct watch *watch = find(conn, set, fd);
 
@@ -180,11 +183,14 @@ static void follow_conn(struct conn *conn, struct set *set, int op, int fd, cons
 		watch->fd = fd;
 		watch->next = conn->watches;
 		conn->watches = watch;
-		atomic_store(&conn->watched, true);
+		atomic_fetch_add(&conn->attention, 1);
 	}
+	hot_drop(conn, watch);
 	watch->event = *event;
 	watch->seen = false;
+	watch->seen_tail = UINT64_MAX;
 	watch->added = atomic_load(&set->emptied);
+	hot_enters(conn, watch, set_fd);
 }
 
 /*
@@ -217,12 +223,10 @@ void watch_follow(int set_fd, int op, int fd, const struct epoll_event *event)
 	if (!conn_enter(conn, fd, &hold))
 		return;
 	if (set)
-		follow_conn(conn, set, op, fd, event);
+		follow_conn(conn, set, set_fd, op, fd, event);
 	else
 		conn->zerocopy.refused = true;
 	conn_leave(conn, &hold);
-	if (op != EPOLL_CTL_DEL)
-		engine_watch(conn, fd);
 }
 
 static struct set *nesting;
@@ -238,6 +242,7 @@ static void stop_zerocopy(struct conn *conn)
 			continue;
 		conn->zerocopy.refused = true;
 		conn->zerocopy.why = REASON_NESTED;
+		hot_cool(conn);
 	}
 	lock_give(&conn->lock, &hold);
 }

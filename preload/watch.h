@@ -25,7 +25,8 @@ void watch_follow(int set, int op, int fd, const struct epoll_event *event);
 /* Drops the registrations made under a descriptor that is closed while others of the connection stay. Under the lock. */
 void watch_forget_descriptor(struct conn *conn, int fd);
 
-void watch_free(struct watch *watch);
+/* Drops all registrations of a connection. Under the lock. */
+void watch_forget(struct conn *conn);
 
 /* Somebody waits for this epoll descriptor itself: its connections can't use zerocopy from here on. */
 void watch_nest(int fd);

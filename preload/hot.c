@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "preload/hot.h"
+
+#include <poll.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+
+#include "common/clock.h"
+#include "common/sys.h"
+#include "preload/engine_in.h"
+#include "preload/real.h"
+
+#define HOT_MAX 240		/* more active connections than that in one set are cold */
+#define KERNEL_EVERY_NS 20000	/* the kernel's events wait no longer than that behind those of rings */
+#define READS (EPOLLIN | EPOLLRDNORM)
+
+struct hot_entry {
+	struct conn *conn;
+	struct watch *watch;
+};
+
+struct hot {
+	struct lock lock;
+	uint32_t count;
+	uint32_t first;		/* where the next wait begins to look, so that none is always last */
+	uint32_t turn;
+	uint32_t sleepers;
+	uint32_t spin_ns;
+	uint32_t spin_skip;
+	uint64_t kernel_asked;
+	struct hot_entry entry[HOT_MAX];
+};
+
+static const char wake_mark; /* its address is the data of the event that wakes */
+
+static bool has_news(const struct hot_entry *entry);
+static struct epoll_event event_of(const struct hot_entry *entry);
+
+/* Returns the list of a set, made now if need be; NULL without memory. */
+static struct hot *list_of(struct set *set)
+{
+	struct hot *hot = atomic_load_explicit(&set->hot, memory_order_acquire);
+	struct hot *none = NULL;
+
+	if (hot)
+		return hot;
+	hot = sys_map(sizeof(*hot), MAP_PRIVATE);
+	if (!hot)
+		return NULL;
+	hot->spin_ns = (uint32_t)settings.spin_us * 1000;
+	if (atomic_compare_exchange_strong(&set->hot, &none, hot))
+		return hot;
+	sys_call(SYS_munmap, (long)hot, sizeof(*hot), 0, 0, 0, 0);
+	return none;
+}
+
+static struct hot *list_there_is(struct set *set)
+{
+	return atomic_load_explicit(&set->hot, memory_order_acquire);
+}
+
+void hot_free(struct set *set)
+{
+	struct hot *hot = atomic_exchange(&set->hot, NULL);
+
+	if (hot)
+		sys_call(SYS_munmap, (long)hot, sizeof(*hot), 0, 0, 0, 0);
+}
+
+/* Entries ------------------------------------------------------------------------------------------------------------ */
+
+static bool may_be_hot(const struct conn *conn, const struct watch *watch)
+{
+	struct engine *engine = atomic_load_explicit(&conn->engine, memory_order_acquire);
+
+	return engine && engine_met(engine) && atomic_load(&engine->holders) == 1 && !atomic_load(&conn->signals) &&
+	       watch->event.events & READS && !(watch->event.events & (EPOLLONESHOT | EPOLLEXCLUSIVE)) &&
+	       !atomic_load(&watch->set->nested);
+}
+
+bool hot_add(struct conn *conn, struct watch *watch)
+{
+	struct hot *hot = may_be_hot(conn, watch) ? list_of(watch->set) : NULL;
+	struct lock_hold hold;
+
+	if (watch->hot || !hot)
+		return watch->hot;
+	if (!lock_take(&hot->lock, &hold))
+		return false;
+	if (hot->count < HOT_MAX && !hot->sleepers) {
+		hot->entry[hot->count++] = (struct hot_entry){ conn, watch };
+		watch->hot = true;
+		atomic_fetch_sub(&conn->attention, 1);
+	}
+	lock_give(&hot->lock, &hold);
+	return watch->hot;
+}
+
+/* Under the list's lock. */
+static void take_out(struct hot *hot, uint32_t at)
+{
+	struct hot_entry *entry = &hot->entry[at];
+
+	entry->watch->hot = false;
+	atomic_fetch_add(&entry->conn->attention, 1);
+	*entry = hot->entry[--hot->count];
+}
+
+void hot_drop(struct conn *conn, struct watch *watch)
+{
+	struct hot *hot = list_there_is(watch->set);
+	struct lock_hold hold;
+
+	if (!hot || !lock_take(&hot->lock, &hold))
+		return;
+	for (uint32_t i = 0; i < hot->count; i++) {
+		if (hot->entry[i].watch == watch) {
+			take_out(hot, i);
+			break;
+		}
+	}
+	lock_give(&hot->lock, &hold);
+}
+
+/* Wakes one who sleeps in the set: the kernel's set gets a descriptor of ours, readable for ever and told once. */
+static void wake_sleeper(int set_fd)
+{
+	static _Atomic int always = -1;
+	struct epoll_event once = { .events = EPOLLIN | EPOLLONESHOT, .data.ptr = (void *)&wake_mark };
+	int fd = atomic_load(&always), none = -1;
+
+	if (fd < 0) {
+		fd = (int)sys_call(SYS_eventfd2, 1, EFD_CLOEXEC | EFD_NONBLOCK, 0, 0, 0, 0);
+		if (fd < 0)
+			return;
+		fd = sys_fd_raise(fd);
+		if (atomic_compare_exchange_strong(&always, &none, fd)) {
+			table_own_keep(fd);
+		} else {
+			sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
+			fd = none;
+		}
+	}
+	if (sys_call(SYS_epoll_ctl, set_fd, EPOLL_CTL_ADD, fd, (long)&once, 0, 0) < 0)
+		sys_call(SYS_epoll_ctl, set_fd, EPOLL_CTL_MOD, fd, (long)&once, 0, 0);
+}
+
+bool hot_is_wake(const struct epoll_event *event)
+{
+	return event->data.ptr == &wake_mark;
+}
+
+/* The ring has something, and there is no doorbell for it: the next wait tells. */
+static void mark_overdue(struct watch *watch)
+{
+	watch->overdue = true;
+	atomic_store(&watch->set->overdue, true);
+}
+
+static __thread struct {
+	struct set *set;
+	struct epoll_event *events;
+	int room, told;
+} overdue __attribute__((tls_model("initial-exec")));
+
+static void tell_overdue(struct conn *conn)
+{
+	struct engine *engine = atomic_load(&conn->engine);
+	struct lock_hold hold;
+
+	if (!conn->watches || !engine || !lock_take(&conn->lock, &hold))
+		return;
+	for (struct watch *watch = conn->watches; watch && overdue.told < overdue.room; watch = watch->next) {
+		struct hot_entry entry = { conn, watch };
+
+		if (watch->set != overdue.set || !watch->overdue)
+			continue;
+		watch->overdue = false;
+		if (engine_met(engine) && has_news(&entry))
+			overdue.events[overdue.told++] = event_of(&entry);
+	}
+	lock_give(&conn->lock, &hold);
+}
+
+int hot_tell_overdue(struct set *set, struct epoll_event *events, int count)
+{
+	if (!atomic_exchange(&set->overdue, false))
+		return 0;
+	overdue.set = set;
+	overdue.events = events;
+	overdue.room = count;
+	overdue.told = 0;
+	conn_each(tell_overdue);
+	if (overdue.told == count)
+		atomic_store(&set->overdue, true);
+	return overdue.told;
+}
+
+void hot_cool(struct conn *conn)
+{
+	struct engine *engine = atomic_load(&conn->engine);
+
+	for (struct watch *watch = conn->watches; watch; watch = watch->next)
+		hot_drop(conn, watch);
+	if (engine && conn->watches && !engine_arm(conn, engine)) {
+		for (struct watch *watch = conn->watches; watch; watch = watch->next)
+			mark_overdue(watch);
+	}
+}
+
+void hot_enters(struct conn *conn, struct watch *watch, int set_fd)
+{
+	struct engine *engine = atomic_load(&conn->engine);
+	struct hot *hot;
+
+	if (!engine || hot_add(conn, watch) || engine_arm(conn, engine))
+		return;
+	mark_overdue(watch);
+	hot = list_there_is(watch->set);
+	if (hot && hot->sleepers)
+		wake_sleeper(set_fd);
+}
+
+/* Telling ------------------------------------------------------------------------------------------------------------ */
+
+void hot_turn(struct set *set)
+{
+	struct hot *hot = list_there_is(set);
+
+	if (hot)
+		atomic_fetch_add_explicit(&set->turn, 1, memory_order_relaxed);
+}
+
+static struct lane *lane_of(const struct hot_entry *entry)
+{
+	return &atomic_load_explicit(&entry->conn->engine, memory_order_acquire)->channel.in;
+}
+
+/* Whether there is something in the ring that the program has not been told of, or is to be told of again. */
+static bool has_news(const struct hot_entry *entry)
+{
+	struct lane *in = lane_of(entry);
+	uint64_t tail = atomic_load_explicit(&in->shared->tail, memory_order_acquire);
+
+	if (tail == atomic_load_explicit(&in->shared->head, memory_order_relaxed))
+		return false;
+	if (entry->watch->event.events & EPOLLET && tail == entry->watch->seen_tail)
+		return false;
+	return lane_unread(in) > 0 || lane_backlog(in) < 0;
+}
+
+bool hot_has_news(struct set *set)
+{
+	struct hot *hot = list_there_is(set);
+	struct lock_hold hold;
+	bool news = false;
+
+	if (!hot || !lock_take(&hot->lock, &hold))
+		return false;
+	for (uint32_t i = 0; i < hot->count && !news; i++)
+		news = has_news(&hot->entry[i]);
+	lock_give(&hot->lock, &hold);
+	return news;
+}
+
+/* The event of an entry. A level-triggered registration is told of room, too, if it asks. */
+static struct epoll_event event_of(const struct hot_entry *entry)
+{
+	const uint32_t writes = EPOLLOUT | EPOLLWRNORM;
+	struct watch *watch = entry->watch;
+	struct epoll_event event = { .events = watch->event.events & READS, .data = watch->event.data };
+	struct pollfd look = { .fd = conn_fd(entry->conn), .events = POLLOUT };
+
+	watch->seen_tail = atomic_load_explicit(&lane_of(entry)->shared->tail, memory_order_acquire);
+	if (watch->event.events & writes && !(watch->event.events & EPOLLET) &&
+	    sys_call(SYS_poll, (long)&look, 1, 0, 0, 0, 0) == 1 && look.revents & POLLOUT)
+		event.events |= watch->event.events & writes;
+	return event;
+}
+
+int hot_tell(struct set *set, struct epoll_event *events, int count)
+{
+	struct hot *hot = list_there_is(set);
+	uint32_t turn = atomic_load_explicit(&set->turn, memory_order_relaxed);
+	struct lock_hold hold;
+	int told = 0;
+
+	if (!hot || !hot->count || !lock_take(&hot->lock, &hold))
+		return 0;
+	for (uint32_t i = 0; i < hot->count && told < count; i++) {
+		uint32_t at = (hot->first + i) % hot->count;
+		struct hot_entry *entry = &hot->entry[at];
+
+		if (entry->watch->turn == turn || !has_news(entry))
+			continue;
+		entry->watch->turn = turn;
+		events[told++] = event_of(entry);
+		if (told == count)
+			hot->first = at + 1;
+	}
+	lock_give(&hot->lock, &hold);
+	return told;
+}
+
+bool hot_asks_kernel(struct set *set)
+{
+	struct hot *hot = list_there_is(set);
+	uint64_t now = clock_now();
+
+	if (!hot)
+		return true;
+	if (now - hot->kernel_asked < KERNEL_EVERY_NS)
+		return false;
+	hot->kernel_asked = now;
+	return true;
+}
+
+/* Spinning and sleeping ---------------------------------------------------------------------------------------------- */
+
+uint32_t hot_spin_ns(struct set *set)
+{
+	struct hot *hot = list_there_is(set);
+
+	if (!hot || !hot->count || !settings.spin_us)
+		return 0;
+	if (hot->spin_skip) {
+		hot->spin_skip--;
+		return 0;
+	}
+	return hot->spin_ns;
+}
+
+void hot_has_spun(struct set *set, bool paid)
+{
+	struct hot *hot = list_there_is(set);
+
+	if (!hot)
+		return;
+	if (paid) {
+		hot->spin_ns = (uint32_t)settings.spin_us * 1000;
+	} else if ((hot->spin_ns /= 2) < 1000) { /* in vain: ever shorter, then seldom */
+		hot->spin_ns = 4000;
+		hot->spin_skip = 32;
+	}
+}
+
+bool hot_sleeps(struct set *set)
+{
+	struct hot *hot = list_of(set);
+	struct lock_hold hold;
+	bool news = false;
+
+	if (!hot || !lock_take(&hot->lock, &hold))
+		return true;
+	for (uint32_t i = hot->count; i > 0 && !news; i--) {
+		struct hot_entry entry = hot->entry[i - 1];
+
+		take_out(hot, i - 1);
+		if (engine_arm(entry.conn, atomic_load(&entry.conn->engine)) || !has_news(&entry))
+			continue;
+		hot->entry[hot->count++] = entry;
+		entry.watch->hot = true;
+		atomic_fetch_sub(&entry.conn->attention, 1);
+		news = true;
+	}
+	hot->sleepers += !news;
+	lock_give(&hot->lock, &hold);
+	return !news;
+}
+
+void hot_wakes(struct set *set)
+{
+	struct hot *hot = list_there_is(set);
+	struct lock_hold hold;
+
+	if (!hot || !lock_take(&hot->lock, &hold))
+		return;
+	hot->sleepers -= hot->sleepers != 0;
+	lock_give(&hot->lock, &hold);
+}
