@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* The sending calls: each becomes spans and flags for send_by_path, or goes to the kernel as it is. */
 #define _GNU_SOURCE
+#include <poll.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "common/sys.h"
 #include "preload/engine.h"
@@ -255,27 +257,44 @@ static ssize_t splice_ring(struct conn *conn, int in, int pipe, size_t bytes, un
 	return send_result(engine_recv(conn, in, &iov, 1, MSG_TRUNC | MSG_DONTWAIT));
 }
 
+static bool is_pipe(int fd)
+{
+	struct stat status;
+
+	return sys_call(SYS_fstat, fd, (long)&status, 0, 0, 0, 0) == 0 && S_ISFIFO(status.st_mode);
+}
+
+/* Splicing out of a connection; before both ends have met it is counted, so that they agree on positions. */
+static ssize_t splice_from(struct conn *from, int in, int pipe, size_t bytes, unsigned int flags)
+{
+	struct pollfd room = { .fd = pipe, .events = POLLOUT };
+	ssize_t rc;
+
+	if (flags & SPLICE_F_NONBLOCK && sys_call(SYS_poll, (long)&room, 1, 0, 0, 0, 0) == 0) {
+		errno = EAGAIN;
+		return -1;
+	}
+	do {
+		__attribute__((cleanup(engine_raw_recv_ends))) struct engine_raw raw = { .conn = NULL };
+
+		rc = splice_ring(from, in, pipe, bytes, flags);
+		if (rc != ENGINE_BY_KERNEL)
+			return rc;
+		raw = engine_raw_recv_begins(from, in);
+		if (!raw.again)
+			return raw.done = real.splice(in, NULL, pipe, NULL, bytes, flags);
+	} while (true);
+}
+
 ZC_EXPORT ssize_t splice(int in, off64_t *in_offset, int fd, off64_t *out_offset, size_t bytes, unsigned int flags)
 {
 	struct conn *from = table_conn(in);
-	ssize_t rc;
 
 	if (!table_conn(fd))
 		before_kernel(in, REASON_NONE);
-	if (from && engine_is_there(from) && bytes) {
-		rc = splice_ring(from, in, fd, bytes, flags);
-		if (rc != ENGINE_BY_KERNEL)
-			return rc;
-	}
-	if (from) {
-		/* Before both ends have met: counted, so that they agree on positions. */
-		__attribute__((cleanup(engine_raw_recv_ends))) struct engine_raw raw = engine_raw_recv_begins(from, in);
-
-		if (!raw.again)
-			return raw.done = SEND_KERNEL_ONLY(fd, real.splice(in, in_offset, fd, out_offset, bytes, flags));
-	}
-	return from ? splice_ring(from, in, fd, bytes, flags) :
-		      SEND_KERNEL_ONLY(fd, real.splice(in, in_offset, fd, out_offset, bytes, flags));
+	if (from && engine_is_there(from) && bytes && !in_offset && !out_offset && is_pipe(fd))
+		return splice_from(from, in, fd, bytes, flags);
+	return SEND_KERNEL_ONLY(fd, real.splice(in, in_offset, fd, out_offset, bytes, flags));
 }
 
 ZC_EXPORT int vdprintf(int fd, const char *format, va_list list)

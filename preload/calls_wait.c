@@ -65,15 +65,18 @@ static void look_at(int fd)
  */
 static bool take_notices(int fd, short events)
 {
-	struct conn *conn = table_conn(fd);
+	struct conn *conn = table_conn(fd); /* once: another thread may close it meanwhile */
 	struct pollfd now = { .fd = fd, .events = events };
 
 	if (!conn || !conn->zerocopy.enabled)
 		return false;
-	if (zerocopy_harvest_now(conn) > 0)
-		return true;
-	sys_call(SYS_poll, (long)&now, 1, 0, 0, 0, 0);
-	return events & ~now.revents;
+	if (zerocopy_harvest_now(conn) <= 0) {
+		sys_call(SYS_poll, (long)&now, 1, 0, 0, 0, 0);
+		if (!(events & ~now.revents))
+			return false;
+	}
+	stats_conn(conn->slot, STAT_CONN_HIDDEN_EVENTS, 1);
+	return true;
 }
 
 static void poll_looks(struct pollfd *fds, nfds_t count)
@@ -89,10 +92,8 @@ static bool poll_meets_notice(struct pollfd *fds, nfds_t count)
 	bool met = false;
 
 	for (nfds_t i = 0; i < count; i++) {
-		if (fds[i].revents & POLLERR && take_notices(fds[i].fd, POLLERR)) {
-			stats_conn(table_conn(fds[i].fd)->slot, STAT_CONN_HIDDEN_EVENTS, 1);
+		if (fds[i].revents & POLLERR && take_notices(fds[i].fd, POLLERR))
 			met = true;
-		}
 	}
 	return met;
 }
@@ -100,6 +101,7 @@ static bool poll_meets_notice(struct pollfd *fds, nfds_t count)
 /* Rings ------------------------------------------------------------------------------------------------------------- */
 
 #define READS (POLLIN | POLLRDNORM)
+#define FEW 8	  /* descriptors of a poll that is answered without the kernel */
 #define SLEEPS 64 /* connections of a wait that are kept on the stack */
 
 static inline bool rings_possible(void)
@@ -172,8 +174,10 @@ static int poll_corrects(struct pollfd *fds, nfds_t count)
 	int ready = 0;
 
 	for (nfds_t i = 0; i < count; i++) {
-		if (reads_a_ring(&fds[i])) {
-			enum engine_ready now = engine_look(table_conn(fds[i].fd), fds[i].fd);
+		struct conn *conn = fds[i].events & READS ? table_conn(fds[i].fd) : NULL;
+
+		if (conn && engine_is_there(conn)) {
+			enum engine_ready now = engine_look(conn, fds[i].fd);
 
 			if (now == ENGINE_READABLE)
 				fds[i].revents |= fds[i].events & READS;
@@ -181,6 +185,50 @@ static int poll_corrects(struct pollfd *fds, nfds_t count)
 				fds[i].revents &= ~READS;
 		}
 		ready += fds[i].revents != 0;
+	}
+	return ready;
+}
+
+/*
+ * A wait for one connection spins as a receive on it would; for many, the kernel is asked at once (an epoll set is what pays
+ * there: hot.h). Returns false if a signal has ended it.
+ */
+static bool poll_spins(struct pollfd *fds, nfds_t count, uint64_t until)
+{
+	struct conn *only = NULL;
+	int fd = -1;
+
+	for (nfds_t i = 0; i < count; i++) {
+		struct conn *conn = fds[i].events & READS ? table_conn(fds[i].fd) : NULL;
+
+		if (!conn || !engine_is_there(conn))
+			continue;
+		if (only)
+			return true;
+		only = conn;
+		fd = fds[i].fd;
+	}
+	return !only || engine_spin(only, fd, fds, count, until);
+}
+
+/*
+ * What rings have, for a poll of few that ask for nothing else; the kernel is asked now and then all the same. Returns how many
+ * are ready, 0: ask it now.
+ */
+static int poll_tells_rings(struct pollfd *fds, nfds_t count)
+{
+	int ready = 0;
+
+	for (nfds_t i = 0; i < count; i++) {
+		struct conn *conn = table_conn(fds[i].fd);
+
+		if (count > FEW || fds[i].events & ~READS)
+			return 0;
+		fds[i].revents = 0;
+		if (!conn || !engine_is_there(conn) || !engine_has_bytes(conn, fds[i].fd))
+			continue;
+		fds[i].revents = fds[i].events;
+		ready++;
 	}
 	return ready;
 }
@@ -201,6 +249,13 @@ static int poll_rings(struct pollfd *fds, nfds_t count, const struct timespec *t
 	struct timespec left;
 	int ready;
 
+	if (until > clock_now() && !mask && !poll_spins(fds, count, until)) {
+		errno = EINTR;
+		return -1;
+	}
+	ready = poll_tells_rings(fds, count);
+	if (ready)
+		return ready;
 	for (;;) {
 		__attribute__((cleanup(sleeps_end))) struct sleeps sleeps;
 		bool now;
@@ -282,10 +337,8 @@ static bool select_meets_notice(int count, const fd_set *in, const fd_set *out)
 	for (int fd = 0; fd < count; fd++) {
 		short told = (short)((in_set(in, fd) ? POLLIN : 0) | (in_set(out, fd) ? POLLOUT : 0));
 
-		if (told && table_conn(fd) && take_notices(fd, told)) {
-			stats_conn(table_conn(fd)->slot, STAT_CONN_HIDDEN_EVENTS, 1);
+		if (told && take_notices(fd, told))
 			met = true;
-		}
 	}
 	return met;
 }

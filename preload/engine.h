@@ -10,6 +10,7 @@
 #ifndef ZC_PRELOAD_ENGINE_H
 #define ZC_PRELOAD_ENGINE_H
 
+#include <poll.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -57,6 +58,8 @@ struct engine {
 	/* in */
 	int error;			/* that a look at the socket has used up, for when the ring is empty */
 	bool ended;			/* the stream's end was seen there */
+	_Atomic bool kernel_told;	/* of something on the socket, since it was asked last */
+	uint64_t kernel_asked;
 	_Atomic uint32_t sleepers;	/* threads that wait in the kernel for this lane */
 	uint32_t spin_ns;		/* how long a wait spins, adapted */
 	uint32_t spin_skip;
@@ -177,8 +180,17 @@ struct engine_sleep {
 bool engine_sleeps(struct conn *conn, int fd, struct engine_sleep *sleep);
 void engine_wakes(struct engine_sleep *sleep);
 
+/*
+ * Spins for the ring of a connection, no longer than `until`, while that pays. The kernel is asked about fds in between, if
+ * there are others among them. Returns false if a signal has ended it.
+ */
+bool engine_spin(struct conn *conn, int fd, struct pollfd *fds, nfds_t count, uint64_t until);
+
 /* From here on somebody may sleep in the kernel for the connection at any time (conn->signals). */
 void engine_watch(struct conn *conn, int fd);
+
+/* Whether the ring has bytes, and the kernel has been asked a moment ago about the rest. */
+bool engine_has_bytes(struct conn *conn, int fd);
 
 /* FIONREAD: puts the bytes that the program has not received yet. Returns false if the kernel knows better. */
 bool engine_unread(struct conn *conn, int fd, int *out);

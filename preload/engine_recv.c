@@ -20,6 +20,8 @@
 #include "rdma/guard.h"
 
 #define SCRATCH 4096
+#define LOOKS_PER_YIELD 64
+#define ASK_EVERY_NS 20000
 #define NOTHING_MAX 100000 /* looks at bytes that are neither data nor doorbells, before they are taken for nonsense */
 
 /* A receive of the program under way. */
@@ -145,46 +147,89 @@ static int take_wanted(struct receive *receive)
 	return rc;
 }
 
-/* Spins for the ring while that has paid lately. Returns whether there is something. */
-static bool spin(struct receive *receive)
+/* Whether spinning for the lane may pay now. */
+static bool may_spin(struct engine *engine)
 {
-	struct engine *engine = receive->engine;
-	struct lane_shared *in = engine->channel.in.shared;
-	uint32_t interrupted = signals_end_calls;
-	uint64_t until;
-
-	if (!atomic_load_explicit(&in->from_ring, memory_order_relaxed) || !settings.spin_us)
+	if (!atomic_load_explicit(&engine->channel.in.shared->from_ring, memory_order_relaxed) || !settings.spin_us)
 		return false;
 	if (engine->spin_skip) {
 		engine->spin_skip--;
 		return false;
 	}
+	return true;
+}
+
+static void has_spun(struct engine *engine, bool paid)
+{
+	if (paid) {
+		engine->spin_ns = (uint32_t)settings.spin_us * 1000;
+	} else if ((engine->spin_ns /= 2) < 1000) { /* in vain: ever shorter, then seldom */
+		engine->spin_ns = 4000;
+		engine->spin_skip = 32;
+	}
+}
+
+/* Some looks at the ring, and then at nothing for a moment: the peer may be on this very core, or somebody else want it. */
+static bool spin_once(struct engine *engine)
+{
+	for (int i = 0; i < LOOKS_PER_YIELD; i++) {
+		if (!lane_is_empty(&engine->channel.in))
+			return true;
+		cpu_relax();
+	}
+	if (!guest_sandboxed())
+		sys_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+	return false;
+}
+
+/* Spins for the ring while that has paid lately. Returns whether there is something. */
+static bool spin(struct receive *receive)
+{
+	struct engine *engine = receive->engine;
+	uint32_t before = signals_end_calls;
+	uint64_t until;
+
+	if (!may_spin(engine))
+		return false;
 	until = clock_now() + engine->spin_ns;
 	do {
-		for (int i = 0; i < 64; i++) {
-			if (atomic_load_explicit(&in->tail, memory_order_relaxed) !=
-			    atomic_load_explicit(&in->head, memory_order_relaxed)) {
-				engine->spin_ns = (uint32_t)settings.spin_us * 1000;
-				stats_conn(receive->conn->slot, STAT_CONN_SPINS, 1);
-				return true;
-			}
-			cpu_relax();
+		if (spin_once(engine)) {
+			has_spun(engine, true);
+			stats_conn(receive->conn->slot, STAT_CONN_SPINS, 1);
+			return true;
 		}
-		/* The peer may be on this very core, or somebody else may want it. */
-		if (!guest_sandboxed())
-			sys_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
-		if (signals_end_calls != interrupted) {
+		if (signals_end_calls != before) {
 			receive->interrupted = true;
 			return false;
 		}
 	} while (clock_now() < until);
-	/* In vain: ever shorter, then seldom. */
-	engine->spin_ns /= 2;
-	if (engine->spin_ns < 1000) {
-		engine->spin_ns = 4000;
-		engine->spin_skip = 32;
-	}
+	has_spun(engine, false);
 	return false;
+}
+
+bool engine_spin(struct conn *conn, int fd, struct pollfd *fds, nfds_t count, uint64_t until)
+{
+	struct engine *engine = engine_enter(conn, fd);
+	uint32_t before = signals_run;
+	uint64_t now = clock_now();
+
+	if (!engine)
+		return true;
+	if (engine_met(engine) && now < until && may_spin(engine)) {
+		bool found = false;
+
+		until = until - now < engine->spin_ns ? until : now + engine->spin_ns;
+		do {
+			found = spin_once(engine);
+		} while (!found && signals_run == before && clock_now() < until &&
+			 (count == 1 || sys_call(SYS_poll, (long)fds, (long)count, 0, 0, 0, 0) == 0));
+		if (found)
+			stats_conn(conn->slot, STAT_CONN_SPINS, 1);
+		if (found || clock_now() >= until)
+			has_spun(engine, found);
+	}
+	engine_leave(conn);
+	return signals_run == before;
 }
 
 static bool may_wait(const struct receive *receive)
@@ -211,6 +256,33 @@ static ssize_t ask_kernel(struct receive *receive, bool waits)
 	}
 }
 
+/*
+ * Whether the kernel is to be asked about the end of the stream: a program that looks again and again is told of it a moment
+ * later, but at once when the kernel has told of something.
+ */
+static bool asks_kernel(struct engine *engine)
+{
+	uint64_t now = clock_now();
+
+	if (atomic_load_explicit(&engine->channel.in.shared->from_ring, memory_order_relaxed) &&
+	    !atomic_exchange(&engine->kernel_told, false) && now - engine->kernel_asked < ASK_EVERY_NS)
+		return false;
+	engine->kernel_asked = now;
+	return true;
+}
+
+bool engine_has_bytes(struct conn *conn, int fd)
+{
+	struct engine *engine = engine_enter(conn, fd);
+	bool has;
+
+	if (!engine)
+		return false;
+	has = engine_met(engine) && lane_unread(&engine->channel.in) > 0 && !asks_kernel(engine);
+	engine_leave(conn);
+	return has;
+}
+
 /* There was nothing. Returns 1 to look again, or what the receive ends with. */
 static ssize_t wait_for_more(struct receive *receive)
 {
@@ -227,8 +299,12 @@ static ssize_t wait_for_more(struct receive *receive)
 		return 1;
 	if (receive->interrupted)
 		return -EINTR;
-	if (!waits && !engine_arm(receive->conn, engine))
-		return ++receive->nothing < NOTHING_MAX ? 1 : -ECONNRESET;
+	if (!waits) {
+		if (engine_is_watched(receive->conn, engine) && !engine_arm(receive->conn, engine))
+			return ++receive->nothing < NOTHING_MAX ? 1 : -ECONNRESET;
+		if (!asks_kernel(engine))
+			return -EAGAIN;
+	}
 	rc = ask_kernel(receive, waits);
 	if (rc > 0)
 		return ++receive->nothing < NOTHING_MAX ? 1 : -ECONNRESET;

@@ -12,8 +12,7 @@
 #include "common/sys.h"
 #include "preload/engine_in.h"
 
-/* Whether somebody may sleep in the kernel for this lane: a thread in a receive or a poll, or in an epoll set. */
-static bool is_watched(const struct conn *conn, const struct engine *engine)
+bool engine_is_watched(const struct conn *conn, const struct engine *engine)
 {
 	return atomic_load(&engine->sleepers) || atomic_load(&conn->attention) > 0 ||
 	       atomic_load_explicit(&conn->signals, memory_order_relaxed);
@@ -57,7 +56,7 @@ void engine_strip(struct conn *conn, struct engine *engine, int fd)
 	uint64_t due = bells_to_take(in, fd);
 
 	/* Armed first: a doorbell that comes now is for bytes that come now, and is not taken. */
-	if (is_watched(conn, engine) && !lane_arm(in))
+	if (engine_is_watched(conn, engine) && !lane_arm(in))
 		return;
 	if (due)
 		take_bells(engine, fd, due);
@@ -137,6 +136,7 @@ enum engine_ready engine_look(struct conn *conn, int fd)
 	if (engine_met(engine) && lock_take(&engine->in, &hold)) {
 		struct lane *in = &engine->channel.in;
 
+		atomic_store(&engine->kernel_told, true);
 		pass_marks(in);
 		engine_strip(conn, engine, fd);
 		if (lane_backlog(in) != 0)
