@@ -81,16 +81,33 @@ static int raw_result(struct receive *receive, long got, size_t *bytes)
 	return got == -EAGAIN ? TOOK_NOTHING : (int)got;
 }
 
+/* The same, of at most `max` bytes. */
+static long receive_raw_max(const struct receive *receive, const struct iovec *iov, int count, size_t max)
+{
+	struct iovec cut[count];
+	int used = 0;
+
+	while (used < count && max) {
+		cut[used] = iov[used];
+		if (cut[used].iov_len > max)
+			cut[used].iov_len = max;
+		max -= cut[used++].iov_len;
+	}
+	return receive_raw(receive, cut, used);
+}
+
 static int take_raw(struct receive *receive, const struct iovec *iov, int count, size_t *bytes)
 {
 	struct lane *in = &receive->engine->channel.in;
+	size_t max;
 	long got;
 
 	if (lane_bells_due(in))
 		return TOOK_NOTHING; /* they have not come yet */
 	if (!lane_raw_begins(in))
 		return TOOK_LOOK_AGAIN;
-	got = receive_raw(receive, iov, count);
+	max = lane_raw_max(in);
+	got = max == SIZE_MAX ? receive_raw(receive, iov, count) : receive_raw_max(receive, iov, count, max);
 	lane_raw_ends(in, got > 0 && !(receive->flags & MSG_PEEK) ? (size_t)got : 0);
 	return raw_result(receive, got, bytes);
 }
@@ -311,7 +328,7 @@ static ssize_t wait_for_more(struct receive *receive)
 	if (rc == -EAGAIN || rc == -EINTR)
 		return rc;
 	/* Whatever was put in the ring before the end, or the error, comes before it. */
-	if (lane_backlog(&engine->channel.in) <= 0)
+	if (lane_is_empty(&engine->channel.in))
 		return rc;
 	engine->ended = !rc;
 	engine->error = (int)-rc;

@@ -17,6 +17,7 @@
 #include "preload/send.h"
 
 #define ROOM_WAIT_NS 20000 /* for a consumer that takes nothing meanwhile */
+#define RAW_WAIT_NS 200000 /* for one that is at raw bytes */
 #define ROOM_STEP 16384	   /* of room that is worth a record */
 #define STALLED_LOOK 8 /* sends that a consumer has not moved for, after which the socket is asked how it is */
 
@@ -131,7 +132,7 @@ static bool take_over(struct conn *conn, struct engine *engine, int fd)
 		return true;
 	if (engine->pinned || engine->raw_sending || atomic_load_explicit(&conn->sg.held, memory_order_relaxed))
 		return false;
-	if (!atomic_load(&out->reader) || atomic_load(&out->received) != atomic_load(&out->sent)) {
+	if (!lane_may_take_over(&engine->channel.out)) {
 		stats_reason(conn->slot, REASON_NOT_CAUGHT_UP);
 		return false;
 	}
@@ -184,24 +185,36 @@ static bool is_alive(struct engine *engine, int fd)
 }
 
 /*
+ * Whether a consumer that has left no room is about to make some: it is awake, and has moved lately, or is at raw bytes that
+ * come before the ring.
+ */
+static bool makes_room(const struct lane_shared *out, uint64_t since_moved)
+{
+	if (atomic_load_explicit(&out->armed, memory_order_relaxed))
+		return false; /* it sleeps */
+	return since_moved < ROOM_WAIT_NS ||
+	       (since_moved < RAW_WAIT_NS && atomic_load_explicit(&out->raw, memory_order_relaxed));
+}
+
+/*
  * A consumer that is busy taking bytes makes room faster than TCP would take them: as long as it does, a little patience. Puts
  * more. Under the lock. Returns bytes or -EPROTO.
  */
-static ssize_t put_patiently(struct engine *engine, int fd, const struct iovec *iov, int count, size_t bytes)
+static ssize_t put_patiently(struct lane *out, const struct iovec *iov, int count, size_t bytes)
 {
-	struct lane *out = &engine->channel.out;
 	ssize_t done = lane_put(out, iov, count, 0), more = 0;
-	uint64_t head = 0, now = 0, moved = 0;
+	uint64_t at = 0, moved = 0;
 
 	while (done >= 0 && (size_t)done < bytes) {
-		uint64_t at = atomic_load_explicit(&out->shared->head, memory_order_relaxed);
+		uint64_t now = clock_now();
+		uint64_t there = atomic_load_explicit(&out->shared->head, memory_order_relaxed) +
+				 atomic_load_explicit(&out->shared->received, memory_order_relaxed);
 
-		now = clock_now();
-		if (at != head || !moved)
+		if (there != at || !moved)
 			moved = now;
-		if (atomic_load_explicit(&out->shared->armed, memory_order_relaxed) || now - moved > ROOM_WAIT_NS)
-			break; /* it sleeps, or does something else */
-		head = at;
+		if (!makes_room(out->shared, now - moved))
+			break;
+		at = there;
 		for (int i = 0; i < 16; i++)
 			cpu_relax();
 		if (lane_room(out) < ROOM_STEP && (size_t)done + ROOM_STEP < bytes)
@@ -223,7 +236,7 @@ static ssize_t put(struct conn *conn, struct engine *engine, int fd, const struc
 		engine_switch_back(conn, engine, fd);
 		return ENGINE_BY_KERNEL;
 	}
-	done = put_patiently(engine, fd, iov, count, bytes);
+	done = put_patiently(&engine->channel.out, iov, count, bytes);
 	if (done < 0)
 		return -ECONNRESET;
 	engine->ring_bytes += (uint64_t)done;

@@ -139,7 +139,7 @@ enum engine_ready engine_look(struct conn *conn, int fd)
 		atomic_store(&engine->kernel_told, true);
 		pass_marks(in);
 		engine_strip(conn, engine, fd);
-		if (lane_backlog(in) != 0)
+		if (!lane_is_empty(in))
 			ready = ENGINE_READABLE;
 		else if (sys_call(SYS_poll, (long)&look, 1, 0, 0, 0, 0) == 1)
 			ready = lane_bells_due(in) ? ENGINE_SPURIOUS : ENGINE_NOT_OURS;
@@ -169,6 +169,7 @@ bool engine_unread(struct conn *conn, int fd, int *out)
 
 			known = true;
 			raw = due < (uint64_t)raw ? raw - (int)due : 0;
+			raw = lane_raw_max(in) < (size_t)raw ? (int)lane_raw_max(in) : raw;
 			*out = raw + (int)lane_unread(in);
 		}
 		lock_give(&engine->in, &hold);

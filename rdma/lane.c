@@ -22,6 +22,7 @@ struct record {
 
 #define RECORD_ALIGN 16u
 #define RESERVE (2 * sizeof(struct record)) /* a SWITCH must always find room, and a TAKEOVER after it */
+#define AHEAD_MAX (1u << 31) /* raw bytes that a TAKEOVER may leave to be received: its position is told by its low half */
 #define RELAXED memory_order_relaxed
 
 static uint64_t padded(uint64_t bytes)
@@ -71,6 +72,16 @@ static void put_mark(struct lane *lane, enum record_kind kind, uint32_t value)
 	publish(lane, tail + sizeof(struct record));
 }
 
+bool lane_may_take_over(const struct lane *lane)
+{
+	struct lane_shared *shared = lane->shared;
+	uint64_t ahead = atomic_load_explicit(&shared->sent, RELAXED) -
+			 atomic_load_explicit(&shared->received, RELAXED);
+
+	return atomic_load_explicit(&shared->reader, RELAXED) && !atomic_load_explicit(&shared->raw, RELAXED) &&
+	       ahead < AHEAD_MAX && lane_backlog(lane) == 0;
+}
+
 bool lane_take_over(struct lane *lane)
 {
 	struct lane_shared *shared = lane->shared;
@@ -78,16 +89,14 @@ bool lane_take_over(struct lane *lane)
 
 	if (atomic_load_explicit(&shared->on_ring, RELAXED))
 		return true;
-	if (!atomic_load_explicit(&shared->reader, RELAXED) ||
-	    atomic_load(&shared->received) != atomic_load_explicit(&shared->sent, RELAXED) ||
-	    room(lane, RESERVE) < (ssize_t)(2 * sizeof(struct record)))
+	if (!lane_may_take_over(lane))
 		return false;
 	/* In one total order with lane_raw_begins: one of the two sees the other. */
 	atomic_store(&shared->intent, 1);
 	alone = !atomic_load(&shared->raw);
 	if (alone) {
 		atomic_store_explicit(&shared->on_ring, 1, RELAXED);
-		put_mark(lane, RECORD_TAKEOVER, 0);
+		put_mark(lane, RECORD_TAKEOVER, (uint32_t)atomic_load_explicit(&shared->sent, RELAXED));
 	}
 	atomic_store(&shared->intent, 0);
 	return alone;
@@ -206,6 +215,21 @@ void lane_rang(struct lane *lane, bool taken)
 	atomic_store(&lane->shared->ringing, 0);
 }
 
+/* Raw bytes that come before the TAKEOVER which is next in the ring; 0: none, or another record is. */
+static uint32_t raw_before(const struct lane *lane)
+{
+	struct lane_shared *shared = lane->shared;
+	uint64_t head = atomic_load_explicit(&shared->head, RELAXED);
+	struct record record;
+
+	if (atomic_load_explicit(&shared->from_ring, RELAXED) || atomic_load(&shared->tail) == head)
+		return 0;
+	record = *(volatile struct record *)record_at(lane, head);
+	if (record.kind != RECORD_TAKEOVER)
+		return 0;
+	return record.bytes - (uint32_t)atomic_load_explicit(&shared->received, RELAXED);
+}
+
 static void moved_to_ring(struct lane *lane)
 {
 	struct lane_shared *shared = lane->shared;
@@ -219,7 +243,7 @@ static void moved_to_tcp(struct lane *lane, uint32_t bells)
 	struct lane_shared *shared = lane->shared;
 	uint32_t due = bells - (uint32_t)atomic_load_explicit(&shared->bells_seen, RELAXED);
 
-	/* More may have been seen than this SWITCH knows of: another TAKEOVER follows, whose doorbells have come already. */
+	/* Never, but from a hostile peer. */
 	if ((int32_t)due < 0)
 		due = 0;
 	atomic_store_explicit(&shared->from_ring, 0, RELAXED);
@@ -292,6 +316,8 @@ static int take_record(struct lane *lane, struct place *at, const struct iovec *
 	if (record.kind == RECORD_TAKEOVER || record.kind == RECORD_SWITCH) {
 		if (peek && *got)
 			return LANE_EMPTY;
+		if (record.kind == RECORD_TAKEOVER && raw_before(lane))
+			return LANE_RAW;
 		if (record.kind == RECORD_TAKEOVER && !atomic_load_explicit(&lane->shared->from_ring, RELAXED))
 			moved_to_ring(lane);
 		else if (record.kind == RECORD_SWITCH && atomic_load_explicit(&lane->shared->from_ring, RELAXED))
@@ -356,6 +382,8 @@ size_t lane_unread(const struct lane *lane)
 	uint32_t taken = atomic_load_explicit(&lane->shared->taken, RELAXED);
 	size_t bytes = 0;
 
+	if (raw_before(lane))
+		return 0;
 	for (size_t left = tail - head; left >= sizeof(struct record) && left <= lane->bytes && head % RECORD_ALIGN == 0;
 	     left = tail - head) {
 		struct record record = *(volatile struct record *)record_at(lane, head);
@@ -385,7 +413,7 @@ bool lane_is_stuck(const struct lane *lane)
 bool lane_is_empty(const struct lane *lane)
 {
 	return atomic_load(&lane->shared->tail) == atomic_load_explicit(&lane->shared->head, RELAXED) ||
-	       lane_is_stuck(lane);
+	       raw_before(lane) || lane_is_stuck(lane);
 }
 
 bool lane_arm(struct lane *lane)
@@ -433,11 +461,19 @@ bool lane_raw_begins(struct lane *lane)
 	struct lane_shared *shared = lane->shared;
 
 	atomic_fetch_add(&shared->raw, 1);
-	if (!atomic_load(&shared->intent) &&
-	    atomic_load(&shared->tail) == atomic_load_explicit(&shared->head, RELAXED))
+	if ((!atomic_load(&shared->intent) &&
+	     atomic_load(&shared->tail) == atomic_load_explicit(&shared->head, RELAXED)) ||
+	    raw_before(lane))
 		return true;
 	atomic_fetch_sub(&shared->raw, 1);
 	return false;
+}
+
+size_t lane_raw_max(const struct lane *lane)
+{
+	uint32_t before = raw_before(lane);
+
+	return before ? before : SIZE_MAX;
 }
 
 void lane_raw_ends(struct lane *lane, size_t bytes)

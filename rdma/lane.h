@@ -8,7 +8,9 @@
  * bytes of the stream, so that at every position it is clear where the next byte comes from. When the ring is full, the lane
  * goes back to TCP: the kernel's buffers, its EAGAIN, its EPOLLOUT and its blocking are then the program's as ever, and no
  * wait exists that TCP would not have had. tests/model/lane.pml is this protocol as a model; its rules:
- *  - TAKEOVER only when the consumer is an intercepted reader, has received every raw byte, and is in no raw receive now;
+ *  - TAKEOVER only when the consumer is an intercepted reader, has seen the last SWITCH, and is in no raw receive now. It tells
+ *    the position of the stream from which the ring goes on: raw bytes that are still under way come first, and no raw receive
+ *    reaches beyond;
  *  - the consumer takes raw bytes only after it has said so and has then found the ring empty (the same for TAKEOVER: each
  *    says what it is about to do, and then looks at the other);
  *  - the consumer arms, looks again, and sleeps; the producer publishes, and then asks whether it must ring;
@@ -78,6 +80,9 @@ enum lane_answer {
 
 /* Producer -------------------------------------------------------------------------------------------------------- */
 
+/* Whether lane_take_over() is worth a try: a guess. */
+bool lane_may_take_over(const struct lane *lane);
+
 /* Moves the lane to the ring if the rules allow it now. Returns whether it is on the ring. */
 bool lane_take_over(struct lane *lane);
 
@@ -146,6 +151,9 @@ void lane_saw_bells(struct lane *lane, uint64_t bells);
  * if there may be something in the ring now: look again.
  */
 bool lane_raw_begins(struct lane *lane);
+
+/* How many bytes a raw receive may take: what comes behind them in the stream is doorbells. SIZE_MAX: any number. */
+size_t lane_raw_max(const struct lane *lane);
 void lane_raw_ends(struct lane *lane, size_t bytes);
 
 #endif

@@ -8,10 +8,10 @@
  * (an end state with bytes left is invalid); TCP bytes are never taken for doorbells or the other way round.
  *
  * Rules that the checker was needed for:
- *  - TAKEOVER (TCP to ring) only when the consumer has received every raw byte and is in no receive of raw bytes. Else one read
- *    of the TCP stream can return doorbells, or raw bytes that belong behind ring bytes. So the consumer sleeps in a peek, says
- *    that it will take raw bytes, looks at the ring, and takes them; the producer says that it will take over, and looks whether
- *    the consumer is at it.
+ *  - TAKEOVER (TCP to ring) only when the consumer has seen the last SWITCH and is in no receive of raw bytes, and with the position from which the ring goes
+ *    on. Else one read of the TCP stream can return doorbells, or raw bytes that belong behind ring bytes. So the consumer sleeps
+ *    in a peek, says that it will take raw bytes, looks at the ring, and takes them, none beyond a TAKEOVER that it has seen; the
+ *    producer says that it will take over, and looks whether the consumer is at it.
  *  - A consumer arms, looks again, and then sleeps; a producer publishes, and then looks whether it must ring.
  * (Each MUTANT_ definition breaks one rule; tests/model/check expects the checker to find it.)
  *  - A SWITCH rings no doorbell of its own: it tells how many were sent before it, and raw bytes follow.
@@ -24,6 +24,7 @@
 #define ROOM 2		/* DATA records in the ring; TAKEOVER and SWITCH have a place of their own */
 #define BELL 255
 #define END 254
+#define NONE 253
 
 mtype = { DATA, TAKEOVER, SWITCH };
 
@@ -33,6 +34,8 @@ chan tcp = [3] of { byte };
 bool armed = false;	/* by the consumer, before it sleeps */
 byte received = 0;	/* by the consumer: raw and ring bytes so far */
 bool raw = false;	/* by the consumer: in a receive of raw bytes */
+byte limit = NONE;	/* by the consumer: of raw bytes: a TAKEOVER has been seen, and waits for those before it */
+bool from_ring = false;	/* by the consumer: the next byte is in the ring */
 bool intent = false;	/* by the producer: about to take over */
 byte bells = 0;		/* by the producer: doorbells sent */
 bool gone = false;	/* the producer's end, clean or not */
@@ -54,15 +57,16 @@ active proctype producer()
 	byte next = 0;
 	byte takeovers = 0;
 	bool on_ring = false;
+	bool waited = false;
 
 	do
 	:: next < BYTES && !on_ring ->			/* raw */
 		tcp ! next;
 		next++
-#ifdef MUTANT_TAKEOVER_EARLY
+#ifdef MUTANT_TAKEOVER_AGAIN
 	:: next < BYTES && !on_ring && takeovers < TURNS ->
 #else
-	:: next < BYTES && !on_ring && received == next && takeovers < TURNS ->
+	:: next < BYTES && !on_ring && empty(ring) && !from_ring && limit == NONE && takeovers < TURNS ->
 #endif
 		intent = true;
 		if
@@ -73,7 +77,7 @@ active proctype producer()
 #endif
 			takeovers++;
 			on_ring = true;
-			ring ! TAKEOVER, 0;
+			ring ! TAKEOVER, next;
 			intent = false;
 			ring_bell()
 #ifndef MUTANT_TAKEOVER_BLIND
@@ -87,6 +91,9 @@ active proctype producer()
 	:: on_ring ->
 		on_ring = false;
 		ring ! SWITCH, bells		/* no doorbell: the raw bytes that follow wake as well */
+	:: next > 0 && !waited ->			/* a request: what was sent has to come without anything after it */
+		received == next;
+		waited = true
 	:: next == BYTES -> break
 #ifdef CRASH
 	:: break					/* killed: the kernel ends the stream */
@@ -103,48 +110,54 @@ active proctype consumer()
 	byte skip_bells = 0;
 	byte value;
 	mtype kind;
-	bool on_ring = false;
 	bool ended = false;
 
 	do
 	:: ended && empty(ring) -> break
-	:: nempty(ring) ->
+	:: atomic { limit == expected -> limit = NONE; from_ring = true; skip_bells = 0 }
+	:: nempty(ring) && limit == NONE ->
+		atomic {			/* seen by the producer when it is done */
 		ring ? kind, value;
 		if
 		:: kind == DATA ->
-			assert(on_ring);
+			assert(from_ring);
 			assert(value == expected);
 			expected++;
 			received = expected
 		:: kind == TAKEOVER ->
-			assert(!on_ring);		/* and so nothing raw is on its way */
-			on_ring = true;
-			skip_bells = 0		/* still in the stream: counted as seen when they are met */
+			assert(!from_ring);
+#ifdef MUTANT_TAKEOVER_AT_ONCE
+			from_ring = true;
+			skip_bells = 0
+#else
+			limit = value
+#endif
 		:: kind == SWITCH ->
-			assert(on_ring);
-			on_ring = false;
+			assert(from_ring);
+			from_ring = false;
 			skip_bells = value - seen
 		fi
-	:: empty(ring) && !ended ->			/* arm, look again, sleep */
+		}
+	:: limit != expected && (empty(ring) || limit != NONE) && !ended ->	/* arm, look again, sleep */
 #ifndef MUTANT_NEVER_ARMED
 		armed = true;
 #endif
 		if
 #ifndef MUTANT_NO_SECOND_LOOK
-		:: nempty(ring) -> skip
+		:: limit == expected || (nempty(ring) && limit == NONE) -> skip
 #endif
 #ifdef MUTANT_NO_SECOND_LOOK
 		:: true ->
 #else
-		:: empty(ring) ->
+		:: limit != expected && (empty(ring) || limit != NONE) ->
 #endif
 			nempty(tcp);				/* in a peek */
 			if
-			:: on_ring ->
+			:: from_ring ->
 				/* Takes no more than the doorbells sent. */
 				if
-				:: bells > seen && tcp ? [BELL] -> tcp ? BELL; seen++
-				:: tcp ? [END] -> tcp ? END; ended = true
+				:: bells > seen -> tcp ? value; assert(value == BELL); seen++
+				:: bells <= seen && tcp ? [END] -> tcp ? END; ended = true
 				:: else -> assert(nempty(ring))
 				fi
 			:: else ->
@@ -153,11 +166,14 @@ active proctype consumer()
 #ifdef MUTANT_RAW_BLIND
 				:: true ->
 #else
-				:: intent || nempty(ring) -> raw = false
-				:: !intent && empty(ring) ->
+				:: limit == NONE && (intent || nempty(ring)) -> raw = false
+				:: limit != NONE || (!intent && empty(ring)) ->
 #endif
 					do
-					:: tcp ? value;
+#ifndef MUTANT_RAW_BEYOND
+					:: limit == expected -> break
+#endif
+					:: limit != expected -> tcp ? value;
 						if
 						:: value == END -> ended = true; break
 						:: value == BELL ->

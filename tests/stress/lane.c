@@ -461,7 +461,10 @@ static bool receive_raw(bool peek)
 		return false;
 	if (!lane_raw_begins(&s.lane))
 		return true;
-	bytes = tcp_get(data, some_bytes(sizeof(data)), KIND_RAW, peek);
+	bytes = some_bytes(sizeof(data));
+	if (lane_raw_max(&s.lane) < bytes)
+		bytes = lane_raw_max(&s.lane);
+	bytes = tcp_get(data, bytes, KIND_RAW, peek);
 	accept_bytes(data, bytes, peek);
 	lane_raw_ends(&s.lane, peek ? 0 : bytes);
 	return bytes > 0;

@@ -197,6 +197,8 @@ static bool consume_tcp(struct schedule *s, bool raw)
 		produce(s);
 	if (!raw || !lane_raw_begins(&lane))
 		return false;
+	if (lane_raw_max(&lane) < limit)
+		limit = lane_raw_max(&lane);
 	if (s->sent < STREAM && !below(s, 3))
 		produce(s);
 	got = tcp_get(s, data, limit);
@@ -329,7 +331,7 @@ static void threads_deliver_every_byte(void **state)
 	while (!ended || lane_backlog(&lane) > 0) {
 		size_t got;
 		int rc = lane_get(&lane, &(struct iovec){ data, sizeof(data) }, 1, false, &got);
-		uint64_t bells;
+		uint64_t bells, most;
 		ssize_t raw;
 
 		assert_true(rc >= 0);
@@ -349,7 +351,8 @@ static void threads_deliver_every_byte(void **state)
 			ended = recv(ends[1], data, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
 			continue;
 		}
-		raw = recv(ends[1], data, bells && bells < sizeof(data) ? bells : sizeof(data), MSG_DONTWAIT);
+		most = bells ? bells : lane_raw_max(&lane);
+		raw = recv(ends[1], data, most < sizeof(data) ? most : sizeof(data), MSG_DONTWAIT);
 		if (bells) {
 			lane_saw_bells(&lane, raw > 0 ? (uint64_t)raw : 0);
 			continue;
@@ -373,13 +376,39 @@ static void receive_raw(size_t bytes)
 	lane_raw_ends(&lane, bytes);
 }
 
-static void takes_over_only_when_all_raw_bytes_are_received(void **state)
+static void raw_bytes_before_a_takeover_come_first(void **state)
 {
+	uint8_t data[8] = "abcdefg", out[8];
+	size_t got;
+
 	lane_sent_raw(&lane, 10);
-	assert_false(lane_take_over(&lane));
-	receive_raw(9);
-	assert_false(lane_take_over(&lane));
+	receive_raw(3);
+	assert_true(lane_take_over(&lane));
+	assert_int_equal(lane_put(&lane, &(struct iovec){ data, 8 }, 1, 0), 8);
+	assert_int_equal(lane_get(&lane, &(struct iovec){ out, 8 }, 1, false, &got), LANE_RAW);
+	assert_int_equal(lane_raw_max(&lane), 7);
+	assert_true(lane_arm(&lane)); /* what wakes is a raw byte */
+	assert_int_equal(lane_unread(&lane), 0);
+	receive_raw(6);
+	assert_int_equal(lane_get(&lane, &(struct iovec){ out, 8 }, 1, false, &got), LANE_RAW);
+	assert_int_equal(lane_raw_max(&lane), 1);
 	receive_raw(1);
+	assert_false(lane_arm(&lane));
+	assert_int_equal(lane_get(&lane, &(struct iovec){ out, 8 }, 1, false, &got), LANE_DATA);
+	assert_int_equal(got, 8);
+}
+
+static void takes_over_again_only_when_the_switch_was_seen(void **state)
+{
+	uint8_t data[8] = "abcdefg", out[8];
+	size_t got;
+
+	assert_true(lane_take_over(&lane));
+	assert_int_equal(lane_put(&lane, &(struct iovec){ data, 8 }, 1, 0), 8);
+	assert_int_equal(lane_get(&lane, &(struct iovec){ out, 8 }, 1, false, &got), LANE_DATA);
+	assert_true(lane_switch(&lane));
+	assert_false(lane_take_over(&lane));
+	assert_int_equal(lane_get(&lane, &(struct iovec){ out, 8 }, 1, false, &got), LANE_RAW);
 	assert_true(lane_take_over(&lane));
 }
 
@@ -498,7 +527,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(every_schedule_delivers_every_byte),
 		TEST(threads_deliver_every_byte),
-		TEST(takes_over_only_when_all_raw_bytes_are_received),
+		TEST(raw_bytes_before_a_takeover_come_first),
+		TEST(takes_over_again_only_when_the_switch_was_seen),
+		TEST(takes_over_again_only_when_the_switch_was_seen),
 		TEST(takes_over_only_with_a_reader_that_is_in_no_raw_receive),
 		TEST(raw_bytes_behind_a_switch_come_after_the_ring),
 		TEST(a_full_ring_still_has_room_for_the_switch),
