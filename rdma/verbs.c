@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT */
+/* The one symbol of libzc-verbs.so. */
+#define _GNU_SOURCE
+#include "rdma/verbs_internal.h"
+
+extern const struct verbs_table zc_verbs;
+
+__attribute__((visibility("default"))) const struct verbs_table zc_verbs = {
+	.version = VERBS_TABLE_VERSION,
+	.bytes = sizeof(struct verbs_table),
+	.devices = verbs_devices,
+	.tell = verbs_tell,
+	.set_budget = verbs_set_budget,
+	.listen = verbs_listen,
+	.listener_fd = verbs_listener_fd,
+	.listener_port = verbs_listener_port,
+	.listener_take = verbs_listener_take,
+	.listener_close = verbs_listener_close,
+	.admit = verbs_admit,
+	.refuse = verbs_refuse,
+	.connect = verbs_connect,
+	.state = verbs_state,
+	.fd = verbs_fd,
+	.woke = verbs_woke,
+	.poll = verbs_poll,
+	.push = verbs_push,
+	.credit = verbs_credit,
+	.arm = verbs_arm,
+	.positions = verbs_positions,
+	.get = verbs_get,
+	.got = verbs_got,
+	.expose = verbs_expose,
+	.hide = verbs_hide,
+	.invalidate = verbs_invalidate,
+	.close = verbs_close,
+};

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The transport between hosts: reliable connections over verbs (libibverbs, librdmacm; any device, RoCE v2 or InfiniBand). It is
+ * a plug-in, libzc-verbs.so, so that who has no device needs none of these libraries: dlopen() it, take the one symbol,
+ * compare its version. No function waits, but for what the kernel does to make and end objects.
+ *
+ * A connection moves the bytes of two lanes (lane.h) that its owner has put together at *each* end in memory of its own: share, ring
+ * mapped twice. A producer calls lane_put() and then push(): an RDMA WRITE from its ring to the same place of the
+ * peer's, with 32 bits of notice, by which the consumer's end moves the tail; its lane_get() works on as on one host. credit()
+ * writes the consumer's line back, so that lane_room() and lane_take_over() at the producer's end know. Doorbells are none: whoever is
+ * about to sleep arms its own completion queue, and each notice is a completion; nobody has to know of the other's sleep, and the TCP
+ * stream carries raw bytes alone (`bells` stays 0; lane_must_ring() is never asked). That is also why TAKEOVER is safe
+ * here although `intent` and `raw` are not seen by the other end in time: when all raw bytes are received, nothing is left
+ * in the TCP stream that a receive under way could take.
+ *
+ * A producer's ring keeps what is not confirmed. When the connection breaks, positions() says what each end has, once it is
+ * settled, and verbs_replay() reads the rest. A SWITCH must be delivered (positions) before the first raw byte follows it, or
+ * that byte could overtake ring bytes that the queue pair has lost.
+ *
+ * GET: RDMA READ from memory that the peer exposed, into any memory of the own process, several at a time. Registrations
+ * are cached (verbs_cache.h) for each peer's address separately, with a protection domain of its own: what one host may read,
+ * another may not. Tell invalidate() before memory is unmapped or replaced.
+ *
+ * Threads: all calls for a connection may come from several threads; push() under the producer's lock and credit() under the
+ * consumer's, as for the lanes themselves. After fork a connection is the parent's alone; the child calls nothing, not even close().
+ *
+ * Descriptors that it makes are numbered from SYS_FD_HIGH on, but for one a device that librdmacm itself keeps.
+ */
+#ifndef ZC_RDMA_VERBS_H
+#define ZC_RDMA_VERBS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include "rdma/lane.h"
+#include "rdma/verbs_wire.h"
+
+#define VERBS_LIBRARY "libzc-verbs.so"
+#define VERBS_SYMBOL "zc_verbs" /* a struct verbs_table */
+#define VERBS_TABLE_VERSION 1u
+
+/* Why there is no connection, or no longer one. */
+#define VERBS_TROUBLES(TROUBLE)                                                                                        \
+	TROUBLE(VERBS_FINE, "no trouble")                                                                              \
+	TROUBLE(VERBS_NO_DEVICE, "there is no RDMA device")                                                            \
+	TROUBLE(VERBS_NO_RIGHT, "RDMA devices may not be opened (/dev/infiniband)")                                    \
+	TROUBLE(VERBS_NO_PORT, "no port of an RDMA device is active")                                                  \
+	TROUBLE(VERBS_NO_GID, "no active port has a GID: its interface needs an address")                              \
+	TROUBLE(VERBS_MEMLOCK, "too little memory may be locked: raise RLIMIT_MEMLOCK (ulimit -l, LimitMEMLOCK=)")     \
+	TROUBLE(VERBS_NO_QUEUE_PAIR, "the device has no queue pair left")                                              \
+	TROUBLE(VERBS_NO_ROUTE, "no RDMA device leads to the address")                                                 \
+	TROUBLE(VERBS_UNREACHABLE, "the peer's RDMA device does not answer")                                           \
+	TROUBLE(VERBS_REFUSED, "the peer does not take connections over RDMA there")                                   \
+	TROUBLE(VERBS_OTHER_VERSION, "the peer speaks another version")                                                \
+	TROUBLE(VERBS_PROTOCOL, "the peer has sent nonsense, or written where it may not")                             \
+	TROUBLE(VERBS_PEER_GONE, "the peer has disconnected")                                                          \
+	TROUBLE(VERBS_SILENCE, "the peer's device has stopped answering")                                              \
+	TROUBLE(VERBS_DEVICE_GONE, "the RDMA device is gone")                                                          \
+	TROUBLE(VERBS_FAILED, "the RDMA device or its driver has failed")
+
+#define VERBS_TROUBLE_NAME(name, text) name,
+enum verbs_trouble { VERBS_TROUBLES(VERBS_TROUBLE_NAME) VERBS_TROUBLE_COUNT };
+
+enum verbs_state { VERBS_OPENING, VERBS_UP, VERBS_BROKEN };
+
+/* What poll() has found. */
+#define VERBS_IN 1u  /* the lane in has more, or its tail has moved */
+#define VERBS_OUT 2u /* the peer has taken bytes, or the device has room again */
+#define VERBS_GOT 4u /* a GET has ended */
+
+struct verbs_device {
+	char name[64];
+	uint32_t ports, ports_active;
+	uint32_t gids; /* of the active ports */
+	uint32_t queue_pairs;
+	uint32_t reads_out, reads_in; /* RDMA READs under way, as asking and as answering end */
+	bool on_demand;		      /* pages need not be pinned (not used yet) */
+};
+
+/* What a connection is made of; zeroes are defaults. The lanes are copied, their memory is the caller's until close(). */
+struct verbs_setup {
+	struct lane out, in;
+	uint32_t depth;			  /* work requests under way (128) */
+	uint32_t receives;		  /* notices under way from the peer (256) */
+	uint32_t reads;			  /* GETs under way (16), as far as both devices allow it */
+	uint32_t ack_timeout;		  /* 4.096 us << this, until a packet is sent again (14: 67 ms) */
+	uint32_t retries;		  /* up to 7 (7) */
+	uint8_t nonce[VERBS_NONCE_BYTES]; /* connect(): of the offer. admit() has it already */
+};
+
+struct verbs_positions {
+	uint64_t sent;	    /* stream position of the lane out: what the program has sent */
+	uint64_t written;   /* handed to the device */
+	uint64_t delivered; /* the peer's device has them in the peer's ring: at least */
+	uint64_t confirmed; /* the peer's program has received them, as it has told: at least */
+	uint64_t received;  /* stream position of the lane in: what the own program has received */
+	bool settled;	    /* the connection is broken, and nothing more comes in: what the lane in holds is final */
+};
+
+/* Where a GET reads. */
+struct verbs_remote {
+	uint64_t address;
+	uint32_t key;
+};
+
+struct verbs_got {
+	uint64_t cookie;
+	size_t bytes;
+	int error; /* 0 or -errno: -ENOTCONN (it was under way when the connection broke), -EACCES, -EIO */
+};
+
+struct verbs_conn;
+struct verbs_listener;
+struct verbs_request;
+struct verbs_region;
+
+struct verbs_table {
+	uint32_t version, bytes; /* VERBS_TABLE_VERSION, sizeof(struct verbs_table) */
+
+	/*
+	 * Looks at the devices. Returns how many there are, of which up to `max` are described; *trouble is why none of them is
+	 * of use, or VERBS_FINE; *memlock the limit of locked memory (SIZE_MAX: none).
+	 */
+	int (*devices)(struct verbs_device *out, int max, enum verbs_trouble *trouble, size_t *memlock);
+	/* Returns a sentence. */
+	const char *(*tell)(enum verbs_trouble trouble);
+	/* Limits the memory that caches hold registered; by default a part of what may be locked. */
+	void (*set_budget)(size_t bytes);
+
+	/*
+	 * Listens on an address and port in RDMA's own space of TCP ports; port 0 chooses. Ownership: listener_close(). Returns 0
+	 * or -errno. listener_fd() is readable when listener_take() has a request, with its offer; it answers -EAGAIN if there is
+	 * none. Ownership: a request ends by admit() or refuse().
+	 */
+	int (*listen)(const struct sockaddr *address, int backlog, struct verbs_listener **out);
+	int (*listener_fd)(const struct verbs_listener *listener);
+	uint16_t (*listener_port)(const struct verbs_listener *listener);
+	int (*listener_take)(struct verbs_listener *listener, struct verbs_request **out, struct verbs_offer *offer);
+	void (*listener_close)(struct verbs_listener *listener);
+	int (*admit)(struct verbs_request *request, const struct verbs_setup *setup, struct verbs_conn **out);
+	void (*refuse)(struct verbs_request *request, enum verbs_trouble why);
+
+	/*
+	 * Begins to connect; woke() goes on whenever fd() is readable, until state() is no longer VERBS_OPENING. `from` may be NULL.
+	 * The tuple is of the TCP connection. Ownership: close().
+	 */
+	int (*connect)(const struct sockaddr *from, const struct sockaddr *to, const struct verbs_tuple *tuple,
+		       const struct verbs_setup *setup, struct verbs_conn **out);
+	enum verbs_state (*state)(struct verbs_conn *conn, enum verbs_trouble *trouble);
+	/* Readable (for poll, select, epoll) when something has happened since arm(), or to the connection itself. */
+	int (*fd)(const struct verbs_conn *conn);
+	/* To be called when fd() was readable. Returns as poll(). */
+	int (*woke)(struct verbs_conn *conn);
+
+	/* Takes what has come; makes no system call if nothing has. Returns VERBS_ bits, or -ENOTCONN (broken, and nothing new). */
+	int (*poll)(struct verbs_conn *conn);
+	/*
+	 * Hands what was put into the lane out to the device. `lazily`: while some writes are under way the rest may stay, to go
+	 * in one with what comes; the caller pushes again. Returns bytes of the ring that stay (push again after VERBS_OUT),
+	 * or -ENOTCONN.
+	 */
+	ssize_t (*push)(struct verbs_conn *conn, bool lazily);
+	/*
+	 * Tells the producer what was consumed, if that is a quarter of the ring, or with `now` if there is anything new (before
+	 * sleeping on a lane that is on TCP, say). Returns 0, -EAGAIN (`now` was not possible; poll() makes up for it) or -ENOTCONN.
+	 */
+	int (*credit)(struct verbs_conn *conn, bool now);
+	/* Before sleeping: VERBS_IN, and VERBS_OUT for room and GETs. Returns true to sleep, false: poll() has something now. */
+	bool (*arm)(struct verbs_conn *conn, unsigned int what);
+	void (*positions)(struct verbs_conn *conn, struct verbs_positions *out);
+
+	/*
+	 * GET of up to `bytes` into iov from its byte `skip` on. Returns how many are under way by this call, -EAGAIN (as many as
+	 * allowed are), -ENOMEM (too little may be locked), -EFAULT (iov is not there), -ENOTCONN. poll() tells VERBS_GOT, and then
+	 * got() returns 1 with the next one that has ended, else 0. The memory must stay until then.
+	 */
+	ssize_t (*get)(struct verbs_conn *conn, const struct verbs_remote *from, size_t bytes, const struct iovec *iov,
+		       int count, size_t skip, uint64_t cookie);
+	int (*got)(struct verbs_conn *conn, struct verbs_got *out);
+	/* Lets the peer's host read memory. Ownership: hide(), which does not yet keep the peer from reading (the cache does). */
+	int (*expose)(struct verbs_conn *conn, const void *address, size_t bytes, struct verbs_remote *remote,
+		      struct verbs_region **out);
+	void (*hide)(struct verbs_conn *conn, struct verbs_region *region);
+	/* The program unmaps or replaces memory. Returns how many GETs or exposures are under way there all the same. */
+	unsigned int (*invalidate)(const void *address, size_t bytes);
+
+	/* Ends a connection; what is under way is lost. */
+	void (*close)(struct verbs_conn *conn);
+};
+
+#endif

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: MIT */
+/* Devices, and the memory that is registered with them. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "rdma/verbs_internal.h"
+
+#define BUDGET_BYTES (1ul << 30) /* where nothing limits it */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the domains and their caches */
+static struct domain *domains;
+static struct verbs_budget budget;
+
+#define TROUBLE_TEXT(name, text) text,
+const char *verbs_tell(enum verbs_trouble trouble)
+{
+	static const char *const texts[] = { VERBS_TROUBLES(TROUBLE_TEXT) };
+
+	return (unsigned int)trouble < VERBS_TROUBLE_COUNT ? texts[trouble] : "unknown trouble";
+}
+
+static size_t memlock_bytes(void)
+{
+	struct rlimit limit;
+
+	return getrlimit(RLIMIT_MEMLOCK, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY ? SIZE_MAX : limit.rlim_cur;
+}
+
+static uint32_t gids_of(struct ibv_context *context, uint8_t port, const struct ibv_port_attr *attributes)
+{
+	static const union ibv_gid none;
+	uint32_t count = 0;
+	union ibv_gid gid;
+
+	for (int i = 0; i < attributes->gid_tbl_len; i++)
+		count += !ibv_query_gid(context, port, i, &gid) && memcmp(&gid, &none, sizeof(gid));
+	return count;
+}
+
+static enum verbs_trouble look_at(struct ibv_device *device, struct verbs_device *out)
+{
+	struct ibv_device_attr_ex more = { 0 };
+	struct ibv_context *context;
+
+	*out = (struct verbs_device){ 0 };
+	strncpy(out->name, ibv_get_device_name(device), sizeof(out->name) - 1);
+	context = ibv_open_device(device);
+	if (!context)
+		return errno == EACCES || errno == EPERM ? VERBS_NO_RIGHT : VERBS_FAILED;
+	if (!ibv_query_device_ex(context, NULL, &more)) {
+		out->ports = more.orig_attr.phys_port_cnt;
+		out->queue_pairs = (uint32_t)more.orig_attr.max_qp;
+		out->reads_out = (uint32_t)more.orig_attr.max_qp_init_rd_atom;
+		out->reads_in = (uint32_t)more.orig_attr.max_qp_rd_atom;
+		out->on_demand = more.odp_caps.general_caps & IBV_ODP_SUPPORT;
+	}
+	for (uint8_t port = 1; port <= out->ports; port++) {
+		struct ibv_port_attr attributes;
+
+		if (ibv_query_port(context, port, &attributes) || attributes.state != IBV_PORT_ACTIVE)
+			continue;
+		out->ports_active++;
+		out->gids += gids_of(context, port, &attributes);
+	}
+	ibv_close_device(context);
+	return !out->ports_active ? VERBS_NO_PORT : !out->gids ? VERBS_NO_GID : VERBS_FINE;
+}
+
+int verbs_devices(struct verbs_device *out, int max, enum verbs_trouble *trouble, size_t *memlock)
+{
+	int count = 0;
+	struct ibv_device **list = ibv_get_device_list(&count);
+	bool any = false;
+
+	*memlock = memlock_bytes();
+	*trouble = VERBS_NO_DEVICE;
+	for (int i = 0; list && i < count; i++) {
+		struct verbs_device device;
+		enum verbs_trouble found = look_at(list[i], &device);
+
+		if (i < max)
+			out[i] = device;
+		any |= found == VERBS_FINE;
+		*trouble = any ? VERBS_FINE : found;
+	}
+	if (list)
+		ibv_free_device_list(list);
+	return list ? count : 0;
+}
+
+void verbs_set_budget(size_t bytes)
+{
+	pthread_mutex_lock(&lock);
+	budget.bytes_max = bytes;
+	pthread_mutex_unlock(&lock);
+}
+
+/* Rings and the queues themselves are counted by the kernel, too. */
+static size_t default_budget(void)
+{
+	size_t limit = memlock_bytes();
+
+	return limit / 2 < BUDGET_BYTES ? limit / 2 : BUDGET_BYTES;
+}
+
+static int region_add(void *context, uintptr_t start, size_t bytes, uint32_t rights, void **handle)
+{
+	struct domain *domain = context;
+	int access = (rights & RIGHT_WRITE ? IBV_ACCESS_LOCAL_WRITE : 0) |
+		     (rights & RIGHT_PEER_READS ? IBV_ACCESS_REMOTE_READ : 0);
+
+	*handle = ibv_reg_mr(domain->pd, (void *)start, bytes, access);
+	return *handle ? 0 : -errno;
+}
+
+static void region_drop(void *context, void *handle)
+{
+	ibv_dereg_mr(handle);
+}
+
+static const struct verbs_cache_ops region_ops = { region_add, region_drop };
+
+int domain_open(struct ibv_context *context, const uint8_t address[16], struct domain **out)
+{
+	struct domain *domain;
+	int rc = 0;
+
+	pthread_mutex_lock(&lock);
+	if (!budget.bytes_max)
+		budget.bytes_max = default_budget();
+	for (domain = domains; domain; domain = domain->next) {
+		if (domain->context == context && !memcmp(domain->address, address, 16))
+			break;
+	}
+	if (!domain) {
+		domain = calloc(1, sizeof(*domain));
+		if (domain)
+			domain->pd = ibv_alloc_pd(context);
+		if (!domain || !domain->pd) {
+			rc = domain ? -errno : -ENOMEM;
+			free(domain);
+			goto unlock;
+		}
+		domain->context = context;
+		memcpy(domain->address, address, 16);
+		verbs_cache_open(&domain->cache, &region_ops, domain, &budget);
+		domain->next = domains;
+		domains = domain;
+	}
+	domain->users++;
+	*out = domain;
+unlock:
+	pthread_mutex_unlock(&lock);
+	return rc;
+}
+
+void domain_close(struct domain *domain)
+{
+	pthread_mutex_lock(&lock);
+	if (!--domain->users) {
+		struct domain **at = &domains;
+
+		while (*at != domain)
+			at = &(*at)->next;
+		*at = domain->next;
+		verbs_cache_close(&domain->cache);
+		ibv_dealloc_pd(domain->pd);
+		free(domain);
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+int domain_get(struct domain *domain, const void *address, size_t bytes, uint32_t rights, struct verbs_region **out)
+{
+	struct domain *other;
+	int rc;
+
+	pthread_mutex_lock(&lock);
+	rc = verbs_cache_get(&domain->cache, (uintptr_t)address, bytes, rights, out);
+	/* What other hosts' connections have kept is in the way of the same limit. */
+	for (other = domains; rc == -ENOMEM && other;) {
+		if (other == domain || !verbs_cache_shrink(&other->cache))
+			other = other->next;
+		else
+			rc = verbs_cache_get(&domain->cache, (uintptr_t)address, bytes, rights, out);
+	}
+	pthread_mutex_unlock(&lock);
+	return rc;
+}
+
+void domain_put(struct domain *domain, struct verbs_region *region)
+{
+	pthread_mutex_lock(&lock);
+	verbs_cache_put(&domain->cache, region);
+	pthread_mutex_unlock(&lock);
+}
+
+int verbs_expose(struct verbs_conn *conn, const void *address, size_t bytes, struct verbs_remote *remote,
+		 struct verbs_region **out)
+{
+	int rc = conn->domain ? domain_get(conn->domain, address, bytes, RIGHT_PEER_READS, out) : -ENOTCONN;
+
+	if (rc < 0)
+		return rc;
+	remote->address = (uintptr_t)address;
+	remote->key = ((struct ibv_mr *)(*out)->handle)->rkey;
+	return 0;
+}
+
+void verbs_hide(struct verbs_conn *conn, struct verbs_region *region)
+{
+	domain_put(conn->domain, region);
+}
+
+unsigned int verbs_invalidate(const void *address, size_t bytes)
+{
+	unsigned int used = 0;
+
+	pthread_mutex_lock(&lock);
+	for (struct domain *domain = domains; domain; domain = domain->next)
+		used += verbs_cache_invalidate(&domain->cache, (uintptr_t)address, bytes);
+	pthread_mutex_unlock(&lock);
+	return used;
+}

@@ -1,0 +1,527 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * How bytes move: RDMA WRITEs with notices, what notices say, and GETs.
+ *
+ * Each notice takes one receive of the peer. How many are left is counted (notices_left), so that no write ever meets a
+ * receive queue that is empty; the peer makes room by acknowledging in its own notices. Data leave some of them to lines,
+ * and lines leave some to bare acknowledgements, so that two ends that only send can go on telling each other. An end that
+ * has taken half of the notices without sending any acknowledges for that reason alone.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <string.h>
+
+#include "rdma/verbs_internal.h"
+
+#define KEPT_FOR_LINES 8u /* notices, and requests of the send queue */
+#define KEPT_FOR_TAKEN 4u
+#define LAZY_WRITES 2u	/* under way, behind which small ones are collected */
+#define SIGNAL_EVERY 8u /* requests, at least */
+#define POLLED_AT_ONCE 16
+
+/* Posting ----------------------------------------------------------------------------------------------------------- */
+
+static uint32_t room(const struct verbs_conn *conn)
+{
+	return conn->depth - (uint32_t)(conn->posted - conn->retired);
+}
+
+static struct work *next_work(struct verbs_conn *conn)
+{
+	struct work *work = &conn->work[conn->posted % conn->depth];
+
+	*work = (struct work){ 0 };
+	return work;
+}
+
+/* Posts a request whose work was filled in. Returns 0 or -ENOTCONN. */
+static int post(struct verbs_conn *conn, struct ibv_send_wr *request, bool signal)
+{
+	struct ibv_send_wr *bad;
+	size_t bytes = 0;
+
+	request->wr_id = conn->posted;
+	for (int i = 0; i < request->num_sge; i++)
+		bytes += request->sg_list[i].length;
+	if (signal || conn->posted + 1 - conn->signalled >= SIGNAL_EVERY) {
+		request->send_flags |= IBV_SEND_SIGNALED;
+		conn->signalled = conn->posted + 1;
+	}
+	if (bytes <= conn->inline_bytes && request->opcode != IBV_WR_RDMA_READ)
+		request->send_flags |= IBV_SEND_INLINE;
+	if (ibv_post_send(conn->qp, request, &bad)) {
+		conn_break(conn, VERBS_FAILED);
+		return -ENOTCONN;
+	}
+	conn->posted++;
+	return 0;
+}
+
+/* Posts a request that the peer is told of. */
+static int post_notice(struct verbs_conn *conn, struct ibv_send_wr *request, enum verbs_notice_kind kind,
+		       uint32_t bytes)
+{
+	const struct verbs_notice notice = { kind, conn->notices_taken, bytes };
+	int rc;
+
+	request->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+	request->imm_data = htonl(verbs_notice_write(&notice));
+	rc = post(conn, request, kind == VERBS_NOTICE_DATA);
+	if (rc < 0)
+		return rc;
+	conn->notices_taken = 0;
+	conn->notices_left--;
+	conn->notices_out++;
+	return 0;
+}
+
+static void post_taken(struct verbs_conn *conn, bool signal)
+{
+	struct ibv_send_wr request = { 0 };
+
+	next_work(conn);
+	if (signal)
+		request.send_flags = IBV_SEND_SIGNALED;
+	request.wr.rdma.remote_addr = conn->peer.line;
+	request.wr.rdma.rkey = conn->peer.line_key;
+	post_notice(conn, &request, VERBS_NOTICE_CREDIT, 0);
+}
+
+static void post_line(struct verbs_conn *conn)
+{
+	struct line *line = &conn->lines[conn->posted % conn->depth];
+	struct ibv_sge piece = { (uintptr_t)line, LANE_LINE, conn->mr_scrap->lkey };
+	struct ibv_send_wr request = { .sg_list = &piece, .num_sge = 1 };
+	uint64_t head;
+
+	*line = conn->next_line;
+	next_work(conn);
+	request.wr.rdma.remote_addr = conn->peer.line;
+	request.wr.rdma.rkey = conn->peer.line_key;
+	if (post_notice(conn, &request, VERBS_NOTICE_CREDIT, 0) < 0)
+		return;
+	conn->told = conn->next_line;
+	memcpy(&head, conn->told.bytes, sizeof(head));
+	atomic_store_explicit(&conn->told_head, head, memory_order_relaxed);
+	conn->credit_due = false;
+}
+
+/* What is to be told without data. */
+static void say_due(struct verbs_conn *conn)
+{
+	if (atomic_load_explicit(&conn->state, memory_order_relaxed) != VERBS_UP || !room(conn))
+		return;
+	if (conn->credit_due && conn->notices_left > KEPT_FOR_TAKEN)
+		post_line(conn);
+	else if (conn->notices_taken >= conn->setup.receives / 2 && conn->notices_left)
+		post_taken(conn, false);
+}
+
+void conn_probe(struct verbs_conn *conn)
+{
+	if (atomic_load(&conn->state) == VERBS_UP && room(conn) && conn->notices_left)
+		post_taken(conn, true);
+}
+
+int conn_say_grant(struct verbs_conn *conn)
+{
+	struct line *line = &conn->lines[0];
+	struct ibv_sge piece = { (uintptr_t)line, VERBS_GRANT_BYTES, conn->mr_scrap->lkey };
+	struct ibv_send_wr request = { .sg_list = &piece, .num_sge = 1, .opcode = IBV_WR_SEND };
+	struct verbs_grant grant;
+
+	_Static_assert(VERBS_GRANT_BYTES <= sizeof(struct line), "a grant has room");
+	queue_grant(conn, &grant);
+	verbs_grant_write(&grant, line->bytes);
+	next_work(conn);
+	conn->notices_left--;
+	conn->notices_out++;
+	return post(conn, &request, true);
+}
+
+/* One contiguous piece of the ring, here and there. */
+static int post_piece(struct verbs_conn *conn, uint64_t from, uint32_t bytes, uint64_t stream, uint32_t all)
+{
+	uint32_t at = (uint32_t)from & (conn->setup.out.bytes - 1);
+	struct ibv_sge piece = { (uintptr_t)conn->setup.out.ring + at, bytes, conn->mr_ring_out->lkey };
+	struct ibv_send_wr request = { .sg_list = &piece, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE };
+	struct work *work = next_work(conn);
+
+	request.wr.rdma.remote_addr = conn->peer.ring + at;
+	request.wr.rdma.rkey = conn->peer.ring_key;
+	if (!all)
+		return post(conn, &request, false);
+	work->kind = WORK_DATA;
+	work->stream = stream;
+	work->bytes = all;
+	return post_notice(conn, &request, VERBS_NOTICE_DATA, all);
+}
+
+/* All that was put since the last time, as one. */
+static int post_data(struct verbs_conn *conn, uint64_t tail)
+{
+	uint64_t stream = atomic_load_explicit(&conn->setup.out.shared->sent, memory_order_relaxed);
+	uint32_t all = (uint32_t)(tail - conn->pushed);
+
+	while (conn->pushed != tail) {
+		uint64_t left = tail - conn->pushed;
+		uint64_t to_end = conn->setup.out.bytes - (conn->pushed & (conn->setup.out.bytes - 1));
+		uint64_t bytes = left < to_end ? left : to_end;
+		int rc;
+
+		bytes = bytes < conn->message_bytes_max ? bytes : conn->message_bytes_max;
+		rc = post_piece(conn, conn->pushed, (uint32_t)bytes, stream, bytes == left ? all : 0);
+		if (rc < 0)
+			return rc;
+		conn->pushed += bytes;
+	}
+	conn->data_under_way++;
+	conn->written = stream;
+	return 0;
+}
+
+static uint32_t pieces_at_most(const struct verbs_conn *conn)
+{
+	return (uint32_t)(conn->setup.out.bytes / conn->message_bytes_max) + 2;
+}
+
+ssize_t verbs_push(struct verbs_conn *conn, bool lazily)
+{
+	uint64_t tail = atomic_load_explicit(&conn->setup.out.shared->tail, memory_order_relaxed);
+	ssize_t rc = -ENOTCONN;
+
+	pthread_mutex_lock(&conn->lock);
+	if (tail - conn->pushed && (room(conn) < conn->depth / 2 || lazily || conn->notices_left <= KEPT_FOR_LINES))
+		conn_poll(conn);
+	if (atomic_load_explicit(&conn->state, memory_order_relaxed) == VERBS_UP) {
+		if (tail != conn->pushed && tail - conn->pushed <= conn->setup.out.bytes &&
+		    room(conn) >= pieces_at_most(conn) + KEPT_FOR_LINES && conn->notices_left > KEPT_FOR_LINES &&
+		    (!lazily || conn->data_under_way < LAZY_WRITES))
+			post_data(conn, tail);
+		rc = (ssize_t)(tail - conn->pushed);
+	}
+	if (conn_is_broken(conn))
+		rc = -ENOTCONN;
+	pthread_mutex_unlock(&conn->lock);
+	return rc;
+}
+
+int verbs_credit(struct verbs_conn *conn, bool now)
+{
+	struct lane_shared *shared = conn->setup.in.shared;
+	uint64_t head = atomic_load_explicit(&shared->head, memory_order_relaxed);
+	int rc = -ENOTCONN;
+
+	_Static_assert(offsetof(struct lane_shared, head) == LANE_LINE &&
+			       offsetof(struct lane_shared, armed) == 2 * LANE_LINE,
+		       "the consumer has one line");
+	if (!now && head - atomic_load_explicit(&conn->told_head, memory_order_relaxed) < conn->setup.in.bytes / 4)
+		return conn_is_broken(conn) ? -ENOTCONN : 0;
+	pthread_mutex_lock(&conn->lock);
+	if (atomic_load_explicit(&conn->state, memory_order_relaxed) == VERBS_UP) {
+		memcpy(&conn->next_line, &shared->head, LANE_LINE);
+		conn->credit_due = memcmp(&conn->next_line, &conn->told, LANE_LINE);
+		say_due(conn);
+		rc = conn_is_broken(conn) ? -ENOTCONN : conn->credit_due ? -EAGAIN : 0;
+	}
+	pthread_mutex_unlock(&conn->lock);
+	return rc;
+}
+
+/* Completions ------------------------------------------------------------------------------------------------------- */
+
+static enum verbs_trouble trouble_of(enum ibv_wc_status status)
+{
+	switch (status) {
+	case IBV_WC_RETRY_EXC_ERR:
+	case IBV_WC_RNR_RETRY_EXC_ERR:
+		return VERBS_SILENCE;
+	case IBV_WC_WR_FLUSH_ERR:
+		return VERBS_PEER_GONE;
+	case IBV_WC_REM_ACCESS_ERR:
+	case IBV_WC_REM_INV_REQ_ERR:
+	case IBV_WC_REM_OP_ERR:
+	case IBV_WC_LOC_LEN_ERR:
+		return VERBS_PROTOCOL;
+	default:
+		return VERBS_FAILED;
+	}
+}
+
+static void end_get(struct verbs_conn *conn, struct work *work, int error)
+{
+	conn->ended[(conn->ended_first + conn->ended_count++) % conn->depth] =
+		(struct verbs_got){ work->cookie, work->bytes, error };
+	for (uint32_t i = 0; i < work->pieces; i++)
+		domain_put(conn->domain, work->region[i]);
+	work->pieces = 0;
+	conn->gets_under_way--;
+	conn->found |= VERBS_GOT;
+}
+
+/* All requests before `end` have ended well, but for the last one if there is an error. */
+static void retire(struct verbs_conn *conn, uint64_t end, int error)
+{
+	while (conn->retired < end) {
+		struct work *work = &conn->work[conn->retired++ % conn->depth];
+		int its = conn->retired == end ? error : 0;
+
+		if (work->kind == WORK_DATA) {
+			conn->data_under_way--;
+			if (!its)
+				conn->delivered = work->stream;
+		} else if (work->kind == WORK_GET) {
+			end_get(conn, work, its);
+		}
+	}
+	conn->found |= VERBS_OUT;
+}
+
+static void poll_out(struct verbs_conn *conn)
+{
+	struct ibv_wc done[POLLED_AT_ONCE];
+	int count;
+
+	do {
+		count = conn->posted != conn->retired ? ibv_poll_cq(conn->cq_out, POLLED_AT_ONCE, done) : 0;
+		for (int i = 0; i < count; i++) {
+			int error = done[i].status == IBV_WC_SUCCESS	    ? 0 :
+				    done[i].status == IBV_WC_WR_FLUSH_ERR   ? -ENOTCONN :
+				    done[i].status == IBV_WC_REM_ACCESS_ERR ? -EACCES :
+									      -EIO;
+
+			if (done[i].status != IBV_WC_SUCCESS)
+				conn_break(conn, trouble_of(done[i].status));
+			retire(conn, done[i].wr_id + 1, error);
+		}
+	} while (count == POLLED_AT_ONCE);
+	if (count < 0)
+		conn_break(conn, VERBS_FAILED);
+}
+
+int conn_receive(struct verbs_conn *conn)
+{
+	/* Any of them may be the one that the peer's grant comes to; only the first one is. */
+	struct ibv_sge piece = { (uintptr_t)&conn->lines[conn->depth], LANE_LINE, conn->mr_scrap->lkey };
+	struct ibv_recv_wr request = { .sg_list = &piece, .num_sge = conn->accepting && !conn->heard }, *bad;
+	int rc = ibv_post_recv(conn->qp, &request, &bad);
+
+	if (rc)
+		return -rc;
+	conn->receives++;
+	return 0;
+}
+
+static void hear_grant(struct verbs_conn *conn, uint32_t bytes)
+{
+	const struct line *line = &conn->lines[conn->depth];
+	int rc = -EPROTO;
+
+	if (conn->accepting && !conn->heard && bytes <= LANE_LINE)
+		rc = verbs_grant_read(line->bytes, bytes, conn->setup.nonce, &conn->peer);
+	if (rc < 0 || conn->peer.ring_bytes != conn->setup.out.bytes) {
+		conn_break(conn, rc == -EPROTO ? VERBS_PROTOCOL : VERBS_OTHER_VERSION);
+		return;
+	}
+	conn->heard = true;
+	conn->notices_left = conn->peer.receives;
+	queue_learn(conn);
+	atomic_store_explicit(&conn->state, VERBS_UP, memory_order_release);
+	conn->found |= VERBS_OUT;
+}
+
+static void hear_notice(struct verbs_conn *conn, uint32_t word)
+{
+	struct lane *lane = &conn->setup.in;
+	uint64_t tail = atomic_load_explicit(&lane->shared->tail, memory_order_relaxed);
+	uint64_t head = atomic_load_explicit(&lane->shared->head, memory_order_acquire);
+	struct verbs_notice notice;
+
+	if (verbs_notice_read(word, &notice) < 0 || notice.taken > conn->notices_out ||
+	    tail - head + notice.bytes > lane->bytes || (conn->accepting && !conn->heard)) {
+		conn_break(conn, VERBS_PROTOCOL);
+		return;
+	}
+	conn->notices_out -= notice.taken;
+	conn->notices_left += notice.taken;
+	if (notice.bytes)
+		atomic_store(&lane->shared->tail, tail + notice.bytes);
+	conn->found |= notice.bytes ? VERBS_IN : VERBS_OUT;
+}
+
+/* One that has come well. What came before the connection broke counts. */
+static void hear(struct verbs_conn *conn, const struct ibv_wc *done)
+{
+	conn->notices_taken++;
+	if (done->opcode == IBV_WC_RECV)
+		hear_grant(conn, done->byte_len);
+	else if (done->opcode == IBV_WC_RECV_RDMA_WITH_IMM)
+		hear_notice(conn, ntohl(done->imm_data));
+	else
+		conn_break(conn, VERBS_PROTOCOL);
+	if (!conn_is_broken(conn) && conn_receive(conn) < 0)
+		conn_break(conn, VERBS_FAILED);
+}
+
+static void poll_in(struct verbs_conn *conn)
+{
+	struct ibv_wc done[POLLED_AT_ONCE];
+	int count;
+
+	do {
+		count = ibv_poll_cq(conn->cq_in, POLLED_AT_ONCE, done);
+		for (int i = 0; i < count; i++) {
+			conn->receives--;
+			if (done[i].status == IBV_WC_SUCCESS)
+				hear(conn, &done[i]);
+			else
+				conn_break(conn, trouble_of(done[i].status));
+		}
+	} while (count == POLLED_AT_ONCE);
+	if (count < 0)
+		conn_break(conn, VERBS_FAILED);
+}
+
+void conn_poll(struct verbs_conn *conn)
+{
+	if (!conn->qp)
+		return;
+	poll_in(conn);
+	poll_out(conn);
+	say_due(conn);
+}
+
+int verbs_poll(struct verbs_conn *conn)
+{
+	unsigned int found;
+
+	pthread_mutex_lock(&conn->lock);
+	conn_poll(conn);
+	found = conn->found;
+	conn->found = 0;
+	pthread_mutex_unlock(&conn->lock);
+	return found ? (int)found : conn_is_broken(conn) ? -ENOTCONN : 0;
+}
+
+bool verbs_arm(struct verbs_conn *conn, unsigned int what)
+{
+	bool sleeps;
+
+	pthread_mutex_lock(&conn->lock);
+	if (conn->qp && !conn_is_broken(conn) &&
+	    (ibv_req_notify_cq(conn->cq_in, 0) || ((what & VERBS_OUT) && ibv_req_notify_cq(conn->cq_out, 0))))
+		conn_break(conn, VERBS_FAILED);
+	conn_poll(conn);
+	sleeps = !(conn->found & (what | VERBS_GOT)) && !conn_is_broken(conn);
+	pthread_mutex_unlock(&conn->lock);
+	return sleeps;
+}
+
+void verbs_positions(struct verbs_conn *conn, struct verbs_positions *out)
+{
+	uint64_t confirmed;
+
+	pthread_mutex_lock(&conn->lock);
+	conn_poll(conn);
+	confirmed = atomic_load(&conn->setup.out.shared->received);
+	*out = (struct verbs_positions){ .sent = atomic_load(&conn->setup.out.shared->sent),
+					 .written = conn->written,
+					 .delivered = conn->delivered,
+					 .confirmed = confirmed,
+					 .received = atomic_load(&conn->setup.in.shared->received),
+					 .settled = conn_is_broken(conn) && (!conn->qp || !conn->receives) };
+	out->confirmed = out->confirmed < out->sent ? out->confirmed : out->sent;
+	out->delivered = out->delivered > out->confirmed ? out->delivered : out->confirmed;
+	pthread_mutex_unlock(&conn->lock);
+}
+
+/* GETs -------------------------------------------------------------------------------------------------------------- */
+
+/* The part of iov behind `skip`, in registered pieces. Returns bytes or -errno if there is not even the first. */
+static ssize_t gather(struct verbs_conn *conn, struct work *work, struct ibv_sge *pieces, const struct iovec *iov,
+		      int count, size_t skip)
+{
+	size_t want = work->bytes, done = 0;
+
+	for (int i = 0; i < count && done < want && work->pieces < conn->get_pieces; i++) {
+		size_t part = iov[i].iov_len > skip ? iov[i].iov_len - skip : 0;
+		uint8_t *at = (uint8_t *)iov[i].iov_base + skip;
+		int rc;
+
+		skip = part ? 0 : skip - iov[i].iov_len;
+		if (!part)
+			continue;
+		part = part < want - done ? part : want - done;
+		rc = domain_get(conn->domain, at, part, RIGHT_WRITE, &work->region[work->pieces]);
+		if (rc < 0)
+			return done ? (ssize_t)done : rc;
+		pieces[work->pieces] = (struct ibv_sge){ (uintptr_t)at, (uint32_t)part,
+							 ((struct ibv_mr *)work->region[work->pieces]->handle)->lkey };
+		work->pieces++;
+		done += part;
+	}
+	return (ssize_t)done;
+}
+
+static ssize_t post_get(struct verbs_conn *conn, const struct verbs_remote *from, size_t bytes, const struct iovec *iov,
+			int count, size_t skip, uint64_t cookie)
+{
+	struct ibv_sge pieces[GET_PIECES];
+	struct ibv_send_wr request = { .sg_list = pieces, .opcode = IBV_WR_RDMA_READ };
+	struct work *work = next_work(conn);
+	ssize_t got;
+	int rc = 0;
+
+	work->bytes = bytes < conn->message_bytes_max ? bytes : conn->message_bytes_max;
+	got = gather(conn, work, pieces, iov, count, skip);
+	if (got > 0) {
+		work->kind = WORK_GET;
+		work->cookie = cookie;
+		work->bytes = (size_t)got;
+		request.num_sge = (int)work->pieces;
+		request.wr.rdma.remote_addr = from->address;
+		request.wr.rdma.rkey = from->key;
+		rc = post(conn, &request, true);
+	}
+	if (got > 0 && !rc) {
+		conn->gets_under_way++;
+		return got;
+	}
+	for (uint32_t i = 0; i < work->pieces; i++)
+		domain_put(conn->domain, work->region[i]);
+	work->pieces = 0;
+	return rc < 0 ? rc : got;
+}
+
+ssize_t verbs_get(struct verbs_conn *conn, const struct verbs_remote *from, size_t bytes, const struct iovec *iov,
+		  int count, size_t skip, uint64_t cookie)
+{
+	ssize_t rc;
+
+	pthread_mutex_lock(&conn->lock);
+	if (atomic_load_explicit(&conn->state, memory_order_relaxed) != VERBS_UP)
+		rc = conn_is_broken(conn) ? -ENOTCONN : -EAGAIN;
+	else if (conn->gets_under_way >= conn->reads_max || room(conn) <= KEPT_FOR_LINES ||
+		 conn->gets_under_way + conn->ended_count >= conn->depth)
+		rc = -EAGAIN;
+	else
+		rc = post_get(conn, from, bytes, iov, count, skip, cookie);
+	pthread_mutex_unlock(&conn->lock);
+	return rc;
+}
+
+int verbs_got(struct verbs_conn *conn, struct verbs_got *out)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&conn->lock);
+	if (conn->ended_count) {
+		*out = conn->ended[conn->ended_first];
+		conn->ended_first = (conn->ended_first + 1) % conn->depth;
+		conn->ended_count--;
+		rc = 1;
+	}
+	pthread_mutex_unlock(&conn->lock);
+	return rc;
+}
