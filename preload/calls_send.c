@@ -329,40 +329,51 @@ ZC_EXPORT int __dprintf_chk(int fd, int flag, const char *format, ...)
 	return rc;
 }
 
-/* A thread of libc's own will use the descriptor: plain calls from here on. */
-static void leave_to_libc(int fd)
+/*
+ * A thread of libc's own will use the descriptor: plain calls from here on. Returns false with EAGAIN if it could not find what
+ * it is to read: bytes are unread in a ring. A program then reads by itself, as it must when the kernel has no room.
+ */
+static bool leave_to_libc(int fd, bool reads)
 {
 	struct conn *conn = table_conn(fd);
 
 	sg_before_send();
-	if (conn) {
-		engine_retire(conn, fd);
-		conn_detach(conn, REASON_DETACHED);
+	if (!conn)
+		return true;
+	if (!reads)
+		engine_pin(conn, fd);
+	else if (!engine_retire(conn, fd)) {
+		errno = EAGAIN;
+		return false;
 	}
+	conn_detach(conn, REASON_DETACHED);
+	return true;
 }
 
 ZC_EXPORT int aio_write(struct aiocb *block)
 {
-	leave_to_libc(block->aio_fildes);
+	leave_to_libc(block->aio_fildes, false);
 	return real.aio_write(block);
 }
 
 ZC_EXPORT int aio_write64(struct aiocb64 *block)
 {
-	leave_to_libc(block->aio_fildes);
+	leave_to_libc(block->aio_fildes, false);
 	return real.aio_write64(block);
 }
 
 ZC_EXPORT int aio_read(struct aiocb *block)
 {
-	leave_to_libc(block->aio_fildes);
+	if (!leave_to_libc(block->aio_fildes, true))
+		return -1;
 	guard_settle((const void *)block->aio_buf, block->aio_nbytes);
 	return real.aio_read(block);
 }
 
 ZC_EXPORT int aio_read64(struct aiocb64 *block)
 {
-	leave_to_libc(block->aio_fildes);
+	if (!leave_to_libc(block->aio_fildes, true))
+		return -1;
 	guard_settle((const void *)block->aio_buf, block->aio_nbytes);
 	return real.aio_read64(block);
 }
@@ -372,7 +383,8 @@ ZC_EXPORT int lio_listio(int mode, struct aiocb *const *list, int count, struct 
 	for (int i = 0; i < count; i++) {
 		if (!list[i])
 			continue;
-		leave_to_libc(list[i]->aio_fildes);
+		if (!leave_to_libc(list[i]->aio_fildes, list[i]->aio_lio_opcode == LIO_READ))
+			return -1;
 		guard_settle((const void *)list[i]->aio_buf, list[i]->aio_nbytes);
 	}
 	return real.lio_listio(mode, list, count, event);
@@ -383,7 +395,8 @@ ZC_EXPORT int lio_listio64(int mode, struct aiocb64 *const *list, int count, str
 	for (int i = 0; i < count; i++) {
 		if (!list[i])
 			continue;
-		leave_to_libc(list[i]->aio_fildes);
+		if (!leave_to_libc(list[i]->aio_fildes, list[i]->aio_lio_opcode == LIO_READ))
+			return -1;
 		guard_settle((const void *)list[i]->aio_buf, list[i]->aio_nbytes);
 	}
 	return real.lio_listio64(mode, list, count, event);

@@ -163,8 +163,13 @@ ZC_EXPORT int setsockopt(int fd, int level, int name, const void *value, socklen
 	if (__builtin_expect(why != REASON_NONE, 0)) {
 		conn = conn_of_socket(fd);
 		if (conn) {
-			if (why == REASON_DETACHED)
-				engine_retire(conn, fd);
+			/* What is unread in a ring would not take part: as on a kernel that does not have it. */
+			if (name == TCP_NOTSENT_LOWAT) {
+				engine_pin(conn, fd);
+			} else if (why == REASON_DETACHED && !engine_retire(conn, fd)) {
+				errno = name == TCP_REPAIR ? EPERM : ENOENT;
+				return -1;
+			}
 			conn_detach(conn, why);
 			conn->app_error_queue |= why == REASON_APP_ERRQUEUE;
 		}

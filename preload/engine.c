@@ -11,6 +11,7 @@
 
 #include "common/log.h"
 #include "common/sys.h"
+#include "preload/evict.h"
 #include "preload/guest.h"
 #include "preload/hot.h"
 #include "preload/send.h"
@@ -160,16 +161,8 @@ struct engine *engine_use(struct conn *conn, int fd)
 static void close_lanes(struct engine *engine, int fd)
 {
 	struct linger reset = { .l_onoff = 1, .l_linger = 0 };
-	char bells[64];
-	uint64_t due = lane_bells_sure(&engine->channel.in);
 
-	for (long got = 1; due && got > 0; due -= (uint64_t)got) {
-		got = sys_call(SYS_recvfrom, fd, (long)bells, (long)(due < sizeof(bells) ? due : sizeof(bells)),
-			       MSG_DONTWAIT, 0, 0);
-		if (got <= 0)
-			break;
-		lane_saw_bells(&engine->channel.in, (uint64_t)got);
-	}
+	evict_bells(engine, fd);
 	if (lane_unread(&engine->channel.in) > 0)
 		sys_call(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, (long)&reset, sizeof(reset), 0);
 	atomic_store(&engine->channel.in.shared->reader, 0);
@@ -380,17 +373,15 @@ bool engine_retire(struct conn *conn, int fd)
 		return true;
 	if (lock_take(&engine->in, &hold)) {
 		if (engine_met(engine)) {
-			struct lane_shared *in = engine->channel.in.shared;
-
-			atomic_store(&in->reader, 0);
-			all = !atomic_load(&in->from_ring) && lane_backlog(&engine->channel.in) == 0;
+			all = !evict_has_rest(engine) && evict_in(conn, engine, fd);
 		} else if (atomic_load(&engine->state) == ENGINE_APART) {
 			give_up(conn, engine, REASON_SHARED);
 		}
 		lock_give(&engine->in, &hold);
 	}
 	engine_leave(conn);
-	engine_pin(conn, fd);
+	if (all)
+		engine_pin(conn, fd);
 	return all;
 }
 

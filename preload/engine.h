@@ -94,6 +94,12 @@ static inline bool engine_met(const struct engine *engine)
 	return atomic_load_explicit(&engine->state, memory_order_acquire) == ENGINE_MET;
 }
 
+/* The same for receives: a lane that was left, and whose last bytes have been taken, needs nobody. */
+static inline bool engine_reads(const struct engine *engine)
+{
+	return engine_met(engine) && (!lane_is_over(&engine->channel.in) || engine->error);
+}
+
 /* Whether the connection's bytes may be in a ring. A hint without a lock. */
 static inline bool engine_has_met(struct conn *conn)
 {
@@ -111,7 +117,10 @@ void engine_switch_back(struct conn *conn, struct engine *engine, int fd);
 /* Both ends go on over TCP as far as this one can say: no TAKEOVER of the own lane any more. */
 void engine_pin(struct conn *conn, int fd);
 
-/* The connection is handed to somebody who knows nothing of lanes. Returns whether its bytes are all in the TCP stream. */
+/*
+ * The connection is handed to somebody who knows nothing of lanes: TCP for good, if nothing is unread in the ring (evict.h).
+ * Returns whether its bytes are all in the TCP stream.
+ */
 bool engine_retire(struct conn *conn, int fd);
 
 /* The connection was dissolved: whatever is sent or received from here on is another's. */

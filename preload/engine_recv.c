@@ -377,7 +377,7 @@ ssize_t engine_recv(struct conn *conn, int fd, const struct iovec *iov, int coun
 		return ENGINE_BY_KERNEL;
 	if (atomic_load_explicit(&engine->state, memory_order_relaxed) == ENGINE_APART)
 		engine_step(conn, engine, fd);
-	if (!engine_met(engine))
+	if (!engine_reads(engine))
 		return ENGINE_BY_KERNEL;
 	pthread_testcancel();
 	memcpy(copy, iov, sizeof(*iov) * (size_t)count);
@@ -406,7 +406,7 @@ struct engine_raw engine_raw_recv_use(struct conn *conn, int fd)
 		}
 		lock_give(&raw.engine->in, &hold);
 	}
-	raw.again = !raw.conn && engine_met(raw.engine);
+	raw.again = !raw.conn && engine_reads(raw.engine);
 	if (!raw.conn)
 		engine_leave(conn);
 	return raw;

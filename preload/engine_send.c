@@ -13,10 +13,12 @@
 
 #include "common/sys.h"
 #include "preload/engine_in.h"
+#include "preload/evict.h"
 #include "preload/real.h"
 #include "preload/send.h"
 
 #define ROOM_WAIT_NS 20000 /* for a consumer that takes nothing meanwhile */
+#define LEAVING_WAIT_NS NS_PER_SEC /* for a consumer that leaves: a matter of a few instructions, if it is not stopped */
 #define RAW_WAIT_NS 200000 /* for one that is at raw bytes */
 #define ROOM_STEP 16384	   /* of room that is worth a record */
 #define STALLED_LOOK 8 /* sends that a consumer has not moved for, after which the socket is asked how it is */
@@ -225,6 +227,34 @@ static ssize_t put_patiently(struct lane *out, const struct iovec *iov, int coun
 	return done;
 }
 
+/*
+ * After each put: the consumer may have left the ring, for somebody who knows nothing of it. Then the lane is on TCP for good, and
+ * of `done` bytes only those count that the consumer has: returns them, or -ECONNRESET. Under the lock.
+ */
+static ssize_t look_at_presence(struct conn *conn, struct engine *engine, int fd, ssize_t done)
+{
+	struct lane *out = &engine->channel.out;
+	struct pollfd look = { .fd = fd, .events = POLLRDHUP };
+	enum lane_presence presence = lane_presence(out);
+	uint64_t until;
+	ssize_t taken;
+
+	if (__builtin_expect(presence == LANE_STAYS, 1))
+		return done;
+	until = clock_now() + LEAVING_WAIT_NS;
+	while (presence == LANE_LEAVES && clock_now() < until && sys_call(SYS_poll, (long)&look, 1, 0, 0, 0, 0) <= 0) {
+		sys_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+		presence = lane_presence(out);
+	}
+	taken = lane_presence(out) == LANE_HAS_LEFT ? lane_left(out, (size_t)done) : -EPROTO;
+	engine->pinned = true;
+	restore_options(engine, fd);
+	stats_reason(conn->slot, REASON_LEFT);
+	if (taken < 0)
+		evict_reset(conn, fd); /* who knows what the peer has */
+	return taken < 0 ? -ECONNRESET : taken;
+}
+
 /* Puts what fits. Returns bytes, or ENGINE_BY_KERNEL if the lane is on TCP. Under the lock. */
 static ssize_t put(struct conn *conn, struct engine *engine, int fd, const struct iovec *iov, int count, size_t bytes)
 {
@@ -237,9 +267,13 @@ static ssize_t put(struct conn *conn, struct engine *engine, int fd, const struc
 		return ENGINE_BY_KERNEL;
 	}
 	done = put_patiently(&engine->channel.out, iov, count, bytes);
+	if (done >= 0)
+		done = look_at_presence(conn, engine, fd, done);
 	if (done < 0)
 		return -ECONNRESET;
 	engine->ring_bytes += (uint64_t)done;
+	if (engine->pinned)
+		return done;
 	ring_bell(conn, engine, fd);
 	if ((size_t)done < bytes) {
 		engine_switch_back(conn, engine, fd);

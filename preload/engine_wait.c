@@ -67,7 +67,7 @@ bool engine_arm(struct conn *conn, struct engine *engine)
 	struct lock_hold hold;
 	bool empty;
 
-	if (!engine_met(engine) || !lock_take(&engine->in, &hold))
+	if (!engine_reads(engine) || !lock_take(&engine->in, &hold))
 		return true;
 	empty = lane_arm(&engine->channel.in);
 	lock_give(&engine->in, &hold);
@@ -107,7 +107,7 @@ bool engine_sleeps(struct conn *conn, int fd, struct engine_sleep *sleep)
 	/* Counted before they have met, too: they may meet while this thread sleeps. */
 	atomic_fetch_add(&engine->sleepers, 1);
 	*sleep = (struct engine_sleep){ conn, engine };
-	if (engine_met(engine)) {
+	if (engine_reads(engine)) {
 		pass_marks(&engine->channel.in);
 		ready = !lane_arm(&engine->channel.in);
 	}
@@ -133,7 +133,7 @@ enum engine_ready engine_look(struct conn *conn, int fd)
 
 	if (!engine)
 		return ENGINE_NOT_OURS;
-	if (engine_met(engine) && lock_take(&engine->in, &hold)) {
+	if (engine_reads(engine) && lock_take(&engine->in, &hold)) {
 		struct lane *in = &engine->channel.in;
 
 		atomic_store(&engine->kernel_told, true);
@@ -159,7 +159,7 @@ bool engine_unread(struct conn *conn, int fd, int *out)
 
 	if (!engine)
 		return false;
-	if (engine_met(engine) && lock_take(&engine->in, &hold)) {
+	if (engine_reads(engine) && lock_take(&engine->in, &hold)) {
 		struct lane *in = &engine->channel.in;
 		int raw = 0;
 

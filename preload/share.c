@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/sys.h"
-#include "preload/engine.h"
+#include "preload/evict.h"
 #include "preload/send.h"
 #include "preload/watch.h"
 #include "preload/zerocopy.h"
@@ -40,7 +40,9 @@ static void pass(int fd)
 
 	if (!conn)
 		return;
-	engine_retire(conn, fd);
+	/* Whoever gets it could not have what is unread here, and would go on behind it. */
+	if (!engine_retire(conn, fd))
+		evict_reset(conn, fd);
 	conn_share(conn);
 }
 

@@ -35,18 +35,41 @@ static struct record *record_at(const struct lane *lane, uint64_t position)
 	return (struct record *)(lane->ring + (position & (lane->bytes - 1) & ~(uint64_t)(RECORD_ALIGN - 1)));
 }
 
-ssize_t lane_backlog(const struct lane *lane)
+static ssize_t backlog(const struct lane *lane, uint64_t tail)
 {
 	uint64_t head = atomic_load_explicit(&lane->shared->head, memory_order_acquire);
-	uint64_t used = atomic_load_explicit(&lane->shared->tail, RELAXED) - head;
+	uint64_t used = tail - head;
 
 	return used > lane->bytes || head % RECORD_ALIGN ? -EPROTO : (ssize_t)used;
+}
+
+/* Whether the consumer leaves, or has left, as it knows itself. */
+static uint32_t away(const struct lane *lane)
+{
+	return atomic_load_explicit(&lane->shared->away, RELAXED);
+}
+
+static void set_away(struct lane *lane, enum lane_presence presence)
+{
+	atomic_store_explicit(&lane->shared->away, presence, RELAXED);
+	atomic_store(&lane->shared->leave, presence);
+}
+
+/* Where the records end, for the consumer: what comes after it has left is not for it. */
+static uint64_t end_of(const struct lane *lane)
+{
+	return atomic_load(away(lane) == LANE_HAS_LEFT ? &lane->shared->end : &lane->shared->tail);
+}
+
+ssize_t lane_backlog(const struct lane *lane)
+{
+	return backlog(lane, end_of(lane));
 }
 
 /* Bytes that may be published now, in front of which `reserve` stay free. */
 static ssize_t room(const struct lane *lane, size_t reserve)
 {
-	ssize_t used = lane_backlog(lane);
+	ssize_t used = backlog(lane, atomic_load_explicit(&lane->shared->tail, RELAXED));
 	size_t taken = used < 0 ? 0 : (size_t)used + reserve;
 
 	return used < 0 ? used : taken >= lane->bytes ? 0 : (ssize_t)(lane->bytes - taken);
@@ -79,7 +102,8 @@ bool lane_may_take_over(const struct lane *lane)
 			 atomic_load_explicit(&shared->received, RELAXED);
 
 	return atomic_load_explicit(&shared->reader, RELAXED) && !atomic_load_explicit(&shared->raw, RELAXED) &&
-	       ahead < AHEAD_MAX && lane_backlog(lane) == 0;
+	       ahead < AHEAD_MAX && backlog(lane, atomic_load_explicit(&shared->tail, RELAXED)) == 0 &&
+	       lane_presence(lane) == LANE_STAYS;
 }
 
 bool lane_take_over(struct lane *lane)
@@ -201,11 +225,17 @@ void lane_unsend(struct lane *lane, size_t bytes)
 bool lane_must_ring(struct lane *lane)
 {
 	/* publish() and this load are in one total order with lane_arm's store and load: one of the two sees the other. */
-	if (!atomic_load(&lane->shared->armed) || !atomic_exchange(&lane->shared->armed, 0))
+	if (!atomic_load(&lane->shared->armed))
 		return false;
-	/* Said first: a consumer that finds the byte must know of it. Counted when it is there: only then it may be taken. */
+	/*
+	 * Said first: a consumer that finds the byte must know of it, and one that leaves and finds the bell taken must know
+	 * that a byte comes. Counted when it is there: only then it may be taken.
+	 */
 	atomic_store(&lane->shared->ringing, 1);
-	return true;
+	if (atomic_exchange(&lane->shared->armed, 0))
+		return true;
+	atomic_store(&lane->shared->ringing, 0);
+	return false;
 }
 
 void lane_rang(struct lane *lane, bool taken)
@@ -222,7 +252,7 @@ static uint32_t raw_before(const struct lane *lane)
 	uint64_t head = atomic_load_explicit(&shared->head, RELAXED);
 	struct record record;
 
-	if (atomic_load_explicit(&shared->from_ring, RELAXED) || atomic_load(&shared->tail) == head)
+	if (atomic_load_explicit(&shared->from_ring, RELAXED) || end_of(lane) == head)
 		return 0;
 	record = *(volatile struct record *)record_at(lane, head);
 	if (record.kind != RECORD_TAKEOVER)
@@ -344,6 +374,15 @@ static int take_record(struct lane *lane, struct place *at, const struct iovec *
 	return LANE_DATA;
 }
 
+/* The end of the ring, of a consumer that has left, is a SWITCH: once it is certain how many doorbells come before raw bytes. */
+static void ring_ends(struct lane *lane)
+{
+	struct lane_shared *shared = lane->shared;
+
+	if (atomic_load_explicit(&shared->from_ring, RELAXED) && !atomic_load(&shared->ringing))
+		moved_to_tcp(lane, (uint32_t)atomic_load(&shared->bells));
+}
+
 int lane_get(struct lane *lane, const struct iovec *iov, int count, bool peek, size_t *got)
 {
 	struct lane_shared *shared = lane->shared;
@@ -354,7 +393,7 @@ int lane_get(struct lane *lane, const struct iovec *iov, int count, bool peek, s
 	int rc = LANE_DATA;
 
 	*got = 0;
-	at.tail = atomic_load_explicit(&shared->tail, memory_order_acquire);
+	at.tail = end_of(lane);
 	while (rc == LANE_DATA && at.head != at.tail) {
 		if (at.tail - at.head > lane->bytes || at.tail % RECORD_ALIGN || at.head % RECORD_ALIGN)
 			return -EPROTO;
@@ -372,18 +411,16 @@ int lane_get(struct lane *lane, const struct iovec *iov, int count, bool peek, s
 		leave_at(lane, &at, *got - before);
 	if (*got)
 		return LANE_DATA;
+	if (at.head == at.tail && away(lane) == LANE_HAS_LEFT)
+		ring_ends(lane);
 	return atomic_load_explicit(&shared->from_ring, RELAXED) ? LANE_EMPTY : LANE_RAW;
 }
 
-size_t lane_unread(const struct lane *lane)
+/* Bytes of the records from `head` to `tail`; of the first of them `taken` don't count any more. */
+static size_t bytes_between(const struct lane *lane, uint64_t head, uint64_t tail, uint32_t taken)
 {
-	uint64_t head = atomic_load_explicit(&lane->shared->head, RELAXED);
-	uint64_t tail = atomic_load_explicit(&lane->shared->tail, memory_order_acquire);
-	uint32_t taken = atomic_load_explicit(&lane->shared->taken, RELAXED);
 	size_t bytes = 0;
 
-	if (raw_before(lane))
-		return 0;
 	for (size_t left = tail - head; left >= sizeof(struct record) && left <= lane->bytes && head % RECORD_ALIGN == 0;
 	     left = tail - head) {
 		struct record record = *(volatile struct record *)record_at(lane, head);
@@ -399,12 +436,20 @@ size_t lane_unread(const struct lane *lane)
 	return bytes;
 }
 
+size_t lane_unread(const struct lane *lane)
+{
+	if (raw_before(lane))
+		return 0;
+	return bytes_between(lane, atomic_load_explicit(&lane->shared->head, RELAXED), end_of(lane),
+			     atomic_load_explicit(&lane->shared->taken, RELAXED));
+}
+
 bool lane_is_stuck(const struct lane *lane)
 {
 	uint64_t head = atomic_load_explicit(&lane->shared->head, RELAXED);
 	struct record record;
 
-	if (!lane->in || atomic_load(&lane->shared->tail) == head)
+	if (!lane->in || end_of(lane) == head)
 		return false;
 	record = *(volatile struct record *)record_at(lane, head);
 	return record.kind == RECORD_SOURCE && source_is_stuck(lane, record.bytes);
@@ -412,13 +457,14 @@ bool lane_is_stuck(const struct lane *lane)
 
 bool lane_is_empty(const struct lane *lane)
 {
-	return atomic_load(&lane->shared->tail) == atomic_load_explicit(&lane->shared->head, RELAXED) ||
+	return end_of(lane) == atomic_load_explicit(&lane->shared->head, RELAXED) ||
 	       raw_before(lane) || lane_is_stuck(lane);
 }
 
 bool lane_arm(struct lane *lane)
 {
-	atomic_store(&lane->shared->armed, 1);
+	if (!away(lane)) /* else the stream itself wakes */
+		atomic_store(&lane->shared->armed, 1);
 	return lane_is_empty(lane);
 }
 
@@ -461,8 +507,8 @@ bool lane_raw_begins(struct lane *lane)
 	struct lane_shared *shared = lane->shared;
 
 	atomic_fetch_add(&shared->raw, 1);
-	if ((!atomic_load(&shared->intent) &&
-	     atomic_load(&shared->tail) == atomic_load_explicit(&shared->head, RELAXED)) ||
+	if (((away(lane) || !atomic_load(&shared->intent)) &&
+	     end_of(lane) == atomic_load_explicit(&shared->head, RELAXED)) ||
 	    raw_before(lane))
 		return true;
 	atomic_fetch_sub(&shared->raw, 1);
@@ -482,4 +528,38 @@ void lane_raw_ends(struct lane *lane, size_t bytes)
 
 	atomic_store(&shared->received, atomic_load_explicit(&shared->received, RELAXED) + bytes);
 	atomic_fetch_sub(&shared->raw, 1);
+}
+
+void lane_leave(struct lane *lane)
+{
+	struct lane_shared *shared = lane->shared;
+
+	if (away(lane))
+		return;
+	/* A doorbell is rung now or never: whoever has taken the bell before has said so (lane_must_ring). */
+	atomic_exchange(&shared->armed, 0);
+	/*
+	 * In one total order with publish() and lane_presence(): a producer that does not see this has published before the
+	 * next load.
+	 */
+	set_away(lane, LANE_LEAVES);
+	atomic_store_explicit(&shared->end, atomic_load(&shared->tail), RELAXED);
+	set_away(lane, LANE_HAS_LEFT);
+}
+
+ssize_t lane_left(struct lane *lane, size_t put)
+{
+	struct lane_shared *shared = lane->shared;
+	uint64_t tail = atomic_load_explicit(&shared->tail, RELAXED);
+	uint64_t end = atomic_load(&shared->end);
+	size_t late;
+
+	if (!atomic_load_explicit(&shared->on_ring, RELAXED))
+		return (ssize_t)put; /* by TCP, or with a SWITCH behind it that was put before the look */
+	late = tail - end <= lane->bytes && end % RECORD_ALIGN == 0 ? bytes_between(lane, end, tail, 0) : SIZE_MAX;
+	if (late > put)
+		return -EPROTO;
+	atomic_store_explicit(&shared->on_ring, 0, RELAXED);
+	lane_unsend(lane, late);
+	return (ssize_t)(put - late);
 }

@@ -14,7 +14,10 @@
  *  - the consumer takes raw bytes only after it has said so and has then found the ring empty (the same for TAKEOVER: each
  *    says what it is about to do, and then looks at the other);
  *  - the consumer arms, looks again, and sleeps; the producer publishes, and then asks whether it must ring;
- *  - while a lane is on the ring its TCP stream carries doorbells alone, one byte each; a SWITCH tells how many were sent.
+ *  - while a lane is on the ring its TCP stream carries doorbells alone, one byte each; a SWITCH tells how many were sent;
+ *  - a consumer that will hand the stream to somebody who knows nothing of rings leaves: it says so, and looks where the ring
+ *    ends. Up to there all is its own, and the next byte of the stream is raw. A producer that has put something looks whether
+ *    the consumer leaves, and takes back what is behind the end. From then on the lane is on TCP for good.
  *
  * Everything in shared memory may have been written by a hostile peer: indices are read once and checked, lengths are cut to
  * what the ring can hold, and the mapping is larger than any record; nonsense is -EPROTO and ends the connection.
@@ -43,7 +46,7 @@ struct lane_shared {
 	_Alignas(LANE_LINE) _Atomic uint64_t tail;	/* ring position behind the last record */
 	_Atomic uint64_t sent;		/* stream position */
 	_Atomic uint64_t bells;		/* doorbells that the TCP stream has taken */
-	_Atomic uint32_t ringing;	/* one more is about to be put there, or to be counted */
+	_Atomic uint32_t ringing;	/* one more may be about to be put there, or to be counted */
 	_Atomic uint32_t on_ring;
 	_Atomic uint32_t intent;	/* a TAKEOVER is about to be put */
 	/* consumer */
@@ -55,8 +58,17 @@ struct lane_shared {
 	_Atomic uint32_t raw;		/* receives of raw bytes under way */
 	_Atomic uint32_t reader;	/* it has received by an intercepted call, and will go on so */
 	_Atomic uint32_t taken;		/* bytes of the record at `head` that are consumed */
+	_Atomic uint32_t away;		/* `leave`, where the consumer has it at hand */
+	_Atomic uint64_t end;		/* ring position behind the last record that is for it, once it has left */
 	/* both: set by the consumer before it sleeps, cleared by the producer that rings */
 	_Alignas(LANE_LINE) _Atomic uint32_t armed;
+	_Atomic uint32_t leave;		/* consumer: enum lane_presence; the producer looks at this line anyway */
+};
+
+enum lane_presence {
+	LANE_STAYS,
+	LANE_LEAVES,	/* has left in a moment, and needs nothing for that */
+	LANE_HAS_LEFT,
 };
 
 /* One end's view. Ownership: the memory is the channel's; a lane holds pointers into it. */
@@ -115,6 +127,20 @@ void lane_rang(struct lane *lane, bool taken);
 /* Returns bytes in the ring that the consumer has not taken, records' heads included; -EPROTO for nonsense. */
 ssize_t lane_backlog(const struct lane *lane);
 
+/* Whether the consumer is there: to be asked after every put, before the bytes count as sent. */
+static inline enum lane_presence lane_presence(const struct lane *lane)
+{
+	uint32_t leave = atomic_load(&lane->shared->leave);
+
+	return leave < LANE_HAS_LEFT ? (enum lane_presence)leave : LANE_HAS_LEFT;
+}
+
+/*
+ * The consumer has left: moves the lane to TCP. Returns how many of the `put` bytes that were put since the last look it has,
+ * or -EPROTO. Sources are not among them.
+ */
+ssize_t lane_left(struct lane *lane, size_t put);
+
 /* Consumer -------------------------------------------------------------------------------------------------------- */
 
 /*
@@ -155,5 +181,22 @@ bool lane_raw_begins(struct lane *lane);
 /* How many bytes a raw receive may take: what comes behind them in the stream is doorbells. SIZE_MAX: any number. */
 size_t lane_raw_max(const struct lane *lane);
 void lane_raw_ends(struct lane *lane, size_t bytes);
+
+/*
+ * Leaves the ring for good. What is in it stays for lane_get, with its doorbells and the raw bytes before it; when the lane is
+ * over, there is nothing but raw bytes any more, and nobody has to count them.
+ */
+void lane_leave(struct lane *lane);
+
+static inline bool lane_is_over(const struct lane *lane)
+{
+	const struct lane_shared *shared = lane->shared;
+
+	return atomic_load_explicit(&shared->away, memory_order_relaxed) == LANE_HAS_LEFT &&
+	       !atomic_load_explicit(&shared->from_ring, memory_order_relaxed) &&
+	       !atomic_load_explicit(&shared->bells_skip, memory_order_relaxed) &&
+	       atomic_load_explicit(&shared->head, memory_order_relaxed) ==
+		       atomic_load_explicit(&shared->end, memory_order_relaxed);
+}
 
 #endif

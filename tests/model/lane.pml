@@ -15,12 +15,15 @@
  *  - A consumer arms, looks again, and then sleeps; a producer publishes, and then looks whether it must ring.
  * (Each MUTANT_ definition breaks one rule; tests/model/check expects the checker to find it.)
  *  - A SWITCH rings no doorbell of its own: it tells how many were sent before it, and raw bytes follow.
+ *  - A consumer may leave the ring for good at any time: it takes its bell away, says that it leaves, and looks where the ring
+ *    ends; behind that end, and the doorbells that were rung until then, raw bytes follow. A producer looks after each record
+ *    whether the consumer leaves, and takes back what is behind the end. Before it takes the bell it says that it rings.
  *  - A doorbell that does not fit the TCP buffer may be left out: what fills the buffer wakes the consumer, who looks again.
  */
 #ifndef BYTES
 #define BYTES 5
 #endif
-#define TURNS 4		/* TAKEOVERs: bounded so that the state space is */
+#define TURNS 3		/* TAKEOVERs: bounded so that the state space is */
 #define ROOM 2		/* DATA records in the ring; TAKEOVER and SWITCH have a place of their own */
 #define BELL 255
 #define END 254
@@ -38,17 +41,56 @@ byte limit = NONE;	/* by the consumer: of raw bytes: a TAKEOVER has been seen, a
 bool from_ring = false;	/* by the consumer: the next byte is in the ring */
 bool intent = false;	/* by the producer: about to take over */
 byte bells = 0;		/* by the producer: doorbells sent */
+bool ringing = false;	/* by the producer: a doorbell may be on its way */
+byte puts = 0;		/* by the producer: records so far */
+byte leave = 0;		/* by the consumer: 1 leaves, 2 has left */
+byte end = 0;		/* by the consumer: records that are for it, once it has left */
 bool gone = false;	/* the producer's end, clean or not */
+
+inline put(kind, value)
+{
+	atomic { ring ! kind, value; puts++ }
+}
 
 inline ring_bell()
 {
 	if
-	:: atomic { armed -> armed = false };
+	:: armed ->
+#ifndef MUTANT_RINGING_LATE
+		ringing = true;
+#endif
 		if
-		:: atomic { nfull(tcp) -> tcp ! BELL; bells++ }
-		:: full(tcp) -> skip
-		fi
+		:: atomic { armed -> armed = false };
+#ifdef MUTANT_RINGING_LATE
+			ringing = true;
+#endif
+			if
+			:: atomic { nfull(tcp) -> tcp ! BELL }; bells++
+			:: full(tcp) -> skip
+			fi
+		:: !armed -> skip
+		fi;
+		ringing = false
 	:: else -> skip
+	fi
+}
+
+/* After a record with so many bytes: does the consumer have it? */
+inline look_at_presence(bytes)
+{
+	if
+#ifdef MUTANT_PRESENCE_BLIND
+	:: true -> ring_bell()
+#else
+	:: leave == 0 -> ring_bell()
+	:: leave != 0 ->
+		leave == 2;
+		on_ring = false;
+		if
+		:: puts > end -> next = next - bytes
+		:: else -> skip
+		fi
+#endif
 	fi
 }
 
@@ -66,7 +108,8 @@ active proctype producer()
 #ifdef MUTANT_TAKEOVER_AGAIN
 	:: next < BYTES && !on_ring && takeovers < TURNS ->
 #else
-	:: next < BYTES && !on_ring && empty(ring) && !from_ring && limit == NONE && takeovers < TURNS ->
+	:: next < BYTES && !on_ring && empty(ring) && !from_ring && limit == NONE && takeovers < TURNS &&
+	   leave == 0 ->
 #endif
 		intent = true;
 		if
@@ -77,20 +120,20 @@ active proctype producer()
 #endif
 			takeovers++;
 			on_ring = true;
-			ring ! TAKEOVER, next;
+			put(TAKEOVER, next);
 			intent = false;
-			ring_bell()
+			look_at_presence(0)
 #ifndef MUTANT_TAKEOVER_BLIND
 		:: raw -> intent = false
 #endif
 		fi
 	:: next < BYTES && on_ring && len(ring) < ROOM ->
-		ring ! DATA, next;
+		put(DATA, next);
 		next++;
-		ring_bell()
+		look_at_presence(1)
 	:: on_ring ->
 		on_ring = false;
-		ring ! SWITCH, bells		/* no doorbell: the raw bytes that follow wake as well */
+		put(SWITCH, bells)		/* no doorbell: the raw bytes that follow wake as well */
 	:: next > 0 && !waited ->			/* a request: what was sent has to come without anything after it */
 		received == next;
 		waited = true
@@ -103,8 +146,12 @@ active proctype producer()
 	gone = true
 }
 
+/* To the consumer. */
+#define SOMETHING ((leave == 2 && taken < end) || (leave != 2 && len(ring) > 0))
+
 active proctype consumer()
 {
+	byte taken = 0;		/* records */
 	byte expected = 0;
 	byte seen = 0;		/* doorbells */
 	byte skip_bells = 0;
@@ -113,11 +160,12 @@ active proctype consumer()
 	bool ended = false;
 
 	do
-	:: ended && empty(ring) -> break
+	:: ended && !SOMETHING -> break
 	:: atomic { limit == expected -> limit = NONE; from_ring = true; skip_bells = 0 }
-	:: nempty(ring) && limit == NONE ->
+	:: SOMETHING && limit == NONE ->
 		atomic {			/* seen by the producer when it is done */
 		ring ? kind, value;
+		taken++;
 		if
 		:: kind == DATA ->
 			assert(from_ring);
@@ -138,18 +186,42 @@ active proctype consumer()
 			skip_bells = value - seen
 		fi
 		}
-	:: limit != expected && (empty(ring) || limit != NONE) && !ended ->	/* arm, look again, sleep */
+	:: leave == 0 && !ended ->
+#ifndef MUTANT_LEAVE_ARMED
+		armed = false;
+#endif
+#ifdef MUTANT_LEAVE_LATE
+		end = puts;
+		leave = 1;
+#else
+		leave = 1;
+		end = puts;
+#endif
+		leave = 2
+#ifdef MUTANT_LEAVE_BLIND
+	:: leave == 2 && taken == end && from_ring ->
+#else
+	:: leave == 2 && taken == end && from_ring && !ringing ->
+#endif
+		from_ring = false;
+#ifndef MUTANT_LEAVE_UNSTRIPPED
+		skip_bells = bells - seen
+#endif
+	:: limit != expected && (!SOMETHING || limit != NONE) && !ended ->	/* arm, look again, sleep */
 #ifndef MUTANT_NEVER_ARMED
-		armed = true;
+		if
+		:: leave == 0 -> armed = true
+		:: else -> skip			/* the stream itself wakes */
+		fi;
 #endif
 		if
 #ifndef MUTANT_NO_SECOND_LOOK
-		:: limit == expected || (nempty(ring) && limit == NONE) -> skip
+		:: limit == expected || (SOMETHING && limit == NONE) -> skip
 #endif
 #ifdef MUTANT_NO_SECOND_LOOK
 		:: true ->
 #else
-		:: limit != expected && (empty(ring) || limit != NONE) ->
+		:: limit != expected && (!SOMETHING || limit != NONE) ->
 #endif
 			nempty(tcp);				/* in a peek */
 			if
@@ -157,8 +229,9 @@ active proctype consumer()
 				/* Takes no more than the doorbells sent. */
 				if
 				:: bells > seen -> tcp ? value; assert(value == BELL); seen++
+				:: bells <= seen && ringing && tcp ? [BELL] -> tcp ? BELL; seen++
 				:: bells <= seen && tcp ? [END] -> tcp ? END; ended = true
-				:: else -> assert(nempty(ring))
+				:: else -> assert(len(ring) > 0 || leave == 2)
 				fi
 			:: else ->
 				raw = true;
@@ -166,8 +239,8 @@ active proctype consumer()
 #ifdef MUTANT_RAW_BLIND
 				:: true ->
 #else
-				:: limit == NONE && (intent || nempty(ring)) -> raw = false
-				:: limit != NONE || (!intent && empty(ring)) ->
+				:: limit == NONE && ((leave == 0 && intent) || SOMETHING) -> raw = false
+				:: limit != NONE || ((leave != 0 || !intent) && !SOMETHING) ->
 #endif
 					do
 #ifndef MUTANT_RAW_BEYOND

@@ -65,6 +65,22 @@ static size_t send_raw(const uint8_t *data, size_t bytes)
 	return done;
 }
 
+/* The consumer may have left: what it does not have of the last put is taken back. Returns the rest. */
+static ssize_t look_at_presence(size_t done)
+{
+	ssize_t taken;
+
+	if (lane_presence(&s.lane) == LANE_STAYS)
+		return (ssize_t)done;
+	while (lane_presence(&s.lane) == LANE_LEAVES)
+		give_way();
+	taken = lane_left(&s.lane, done);
+	check(taken >= 0 && (size_t)taken <= done, "lane_left of %zu bytes: %zd", done, taken);
+	s.late += (size_t)taken < done;
+	trace("finds the consumer gone, who has %zd of %zu bytes", taken, done);
+	return taken;
+}
+
 static size_t send_by_ring(const uint8_t *data, size_t bytes)
 {
 	size_t half = below(bytes + 1);
@@ -81,8 +97,11 @@ static size_t send_by_ring(const uint8_t *data, size_t bytes)
 		check(more >= 0 && (size_t)(done + more) <= bytes, "lane_put of more: %zd", more);
 		done += more;
 	}
-	s.sent = before + (size_t)done;
 	trace("puts %zd of %zu bytes in the ring", done, bytes);
+	done = look_at_presence((size_t)done);
+	s.sent = before + (size_t)done;
+	if (!on_ring())
+		return (size_t)done;
 	ring_bell();
 	if ((size_t)done < bytes)
 		switch_back();
@@ -104,7 +123,9 @@ static void produce(void)
 		if (!on_ring() && below(4) && lane_take_over(&s.lane)) {
 			s.moves++;
 			trace("takes over");
-			ring_bell();
+			look_at_presence(0);
+			if (on_ring())
+				ring_bell();
 		}
 		if (on_ring())
 			send_by_ring(data, bytes);
@@ -212,6 +233,27 @@ static void look_at_counts(void)
 	check(s.got + unread <= s.length && unread <= RING, "lane_unread: %zu", unread);
 }
 
+static void leave(void)
+{
+	bool by_ring = atomic_load_explicit(&s.lane.shared->from_ring, memory_order_relaxed);
+
+	trace("leaves");
+	lane_leave(&s.lane);
+	s.leavings += by_ring;
+	trace("has left, with %zu bytes unread", lane_unread(&s.lane));
+}
+
+/* One who knows nothing of lanes has the stream now: there are raw bytes alone. */
+static void consume_as_foreigner(void)
+{
+	uint8_t data[900];
+
+	while (!s.ended || s.used) {
+		accept_bytes(data, tcp_get(data, some_bytes(sizeof(data)), KIND_RAW, false), false);
+		wait_until(tcp_is_readable, "the TCP stream");
+	}
+}
+
 static void consume(void)
 {
 	atomic_store_explicit(&s.lane.shared->reader, 1, memory_order_relaxed);
@@ -220,10 +262,20 @@ static void consume(void)
 			look_at_counts();
 		if (!below(40))
 			s.watched = !s.watched;
+		if (s.leave_odds && !below(s.leave_odds))
+			leave();
+		if (lane_is_over(&s.lane) && below(3)) {
+			consume_as_foreigner();
+			break;
+		}
 		if (receive())
 			continue;
 		if (!lane_arm(&s.lane))
 			continue;
+		if (s.leave_odds && !below(s.leave_odds)) {
+			leave(); /* with its bell at the producer's hand */
+			continue;
+		}
 		wait_until(tcp_is_readable, "the TCP stream");
 		look_at_doorbell();
 		if (s.ended && !s.used && lane_backlog(&s.lane) == 0)
@@ -275,6 +327,7 @@ static void run_schedule(uint64_t seed)
 	s.room = below(2) ? 1 + below(20) : 1 + below(PIPE_MAX);
 	s.length = 1 + below(STREAM_MAX);
 	s.watched = below(2);
+	s.leave_odds = below(2) ? 2 + (unsigned int)below(below(2) ? 30 : 300) : 0;
 	s.steps = s.used = s.sent = s.got = 0;
 	s.ended = false;
 	memset(s.lane.shared, 0, sizeof(*s.lane.shared));
@@ -337,7 +390,9 @@ int main(int argc, char **argv)
 	for (uint64_t seed = first; seed < first + count; seed++) {
 		run_schedule(seed);
 		steps += s.steps;
-		check((seed + 1 - first) % 100 || s.moves >= 2 * (seed + 1 - first), "the lane stays on TCP");
+		check((seed + 1 - first) % 100 || s.moves >= seed + 1 - first, "the lane stays on TCP");
+		check((seed + 1 - first) % 1000 || (s.leavings > (seed + 1 - first) / 20 && s.late > s.leavings / 500),
+		      "%llu leavings, %llu of them from a put", (unsigned long long)s.leavings, (unsigned long long)s.late);
 	}
 	printf("%llu schedules from seed %llu, %llu steps: every byte arrived\n", (unsigned long long)count,
 	       (unsigned long long)first, (unsigned long long)steps);

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Leaving the rings. A connection that goes to somebody who knows nothing of lanes (a program that takes this one's place, a
+ * process that gets the descriptor, a thread of libc's own) must be plain TCP first, and stay it. What is unread in a ring
+ * can't be put into the kernel's buffers: it stays there for whoever is left in this process, and is of no use to others.
+ */
+#ifndef ZC_PRELOAD_EVICT_H
+#define ZC_PRELOAD_EVICT_H
+
+#include <stdbool.h>
+
+#include "preload/engine.h"
+
+/* Whether there are bytes that only a user of the ring can receive in their place. Under the lock `in`. */
+bool evict_has_rest(const struct engine *engine);
+
+/*
+ * Takes the lane of this end's receives back to TCP, for good. `fd` names the socket in this process. Returns whether the
+ * stream is all that there is now: if bytes came in the last moment, the engine still serves them. Under the lock `in`.
+ */
+bool evict_in(struct conn *conn, struct engine *engine, int fd);
+
+/*
+ * Ends the connection as by a reset, with the descriptor still open: the peer and whoever holds it find ECONNRESET. What comes
+ * next in the stream could not be delivered.
+ */
+void evict_reset(struct conn *conn, int fd);
+
+/* Takes the doorbells that are certain to be there from the stream: the kernel shall not find them unread at a close. */
+void evict_bells(struct engine *engine, int fd);
+
+#endif
