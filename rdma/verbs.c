@@ -32,5 +32,6 @@ __attribute__((visibility("default"))) const struct verbs_table zc_verbs = {
 	.expose = verbs_expose,
 	.hide = verbs_hide,
 	.invalidate = verbs_invalidate,
+	.give_up = verbs_give_up,
 	.close = verbs_close,
 };

@@ -56,8 +56,9 @@
 	TROUBLE(VERBS_UNREACHABLE, "the peer's RDMA device does not answer")                                           \
 	TROUBLE(VERBS_REFUSED, "the peer does not take connections over RDMA there")                                   \
 	TROUBLE(VERBS_OTHER_VERSION, "the peer speaks another version")                                                \
-	TROUBLE(VERBS_PROTOCOL, "the peer has sent nonsense, or written where it may not")                             \
+	TROUBLE(VERBS_PROTOCOL, "the peer has sent nonsense, or gone where it may not")                                \
 	TROUBLE(VERBS_PEER_GONE, "the peer has disconnected")                                                          \
+	TROUBLE(VERBS_NO_ACCESS, "the peer's memory is gone, or not what was granted")                                 \
 	TROUBLE(VERBS_SILENCE, "the peer's device has stopped answering")                                              \
 	TROUBLE(VERBS_DEVICE_GONE, "the RDMA device is gone")                                                          \
 	TROUBLE(VERBS_FAILED, "the RDMA device or its driver has failed")
@@ -87,8 +88,8 @@ struct verbs_setup {
 	uint32_t depth;			  /* work requests under way (128) */
 	uint32_t receives;		  /* notices under way from the peer (256) */
 	uint32_t reads;			  /* GETs under way (16), as far as both devices allow it */
-	uint32_t ack_timeout;		  /* 4.096 us << this, until a packet is sent again (14: 67 ms) */
-	uint32_t retries;		  /* up to 7 (7) */
+	uint32_t ack_timeout;		  /* 4.096 us << this, until a packet is sent again (16: 268 ms) */
+	uint32_t retries;		  /* of that, up to 7; some devices take 7 for ever (6) */
 	uint8_t nonce[VERBS_NONCE_BYTES]; /* connect(): of the offer. admit() has it already */
 };
 
@@ -188,6 +189,8 @@ struct verbs_table {
 	/* The program unmaps or replaces memory. Returns how many GETs or exposures are under way there all the same. */
 	unsigned int (*invalidate)(const void *address, size_t bytes);
 
+	/* Breaks a connection that the peer has given up, as it has told in another way: who only receives may never notice. */
+	void (*give_up)(struct verbs_conn *conn);
 	/* Ends a connection; what is under way is lost. */
 	void (*close)(struct verbs_conn *conn);
 };

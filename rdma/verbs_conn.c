@@ -13,8 +13,8 @@
 #define DEPTH 128u
 #define RECEIVES 256u
 #define READS 16u
-#define ACK_TIMEOUT 14u
-#define RETRIES 7u
+#define ACK_TIMEOUT 16u
+#define RETRIES 6u /* soft-RoCE takes 7 for ever */
 
 /* Whoever reads a device's event may read another connection's: devices have one descriptor for all. */
 static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -97,8 +97,12 @@ void conn_break(struct verbs_conn *conn, enum verbs_trouble trouble)
 {
 	struct ibv_qp_attr error = { .qp_state = IBV_QPS_ERR };
 
-	if (conn_is_broken(conn))
+	if (conn_is_broken(conn)) {
+		/* What came back unused has told first. */
+		if (trouble == VERBS_DEVICE_GONE)
+			atomic_store(&conn->trouble, trouble);
 		return;
+	}
 	atomic_store(&conn->trouble, trouble);
 	atomic_store_explicit(&conn->state, VERBS_BROKEN, memory_order_release);
 	/* From here on nothing is accepted from the peer, and all that was posted comes back; then it is settled. */
@@ -207,6 +211,13 @@ int verbs_woke(struct verbs_conn *conn)
 	return verbs_poll(conn);
 }
 
+void verbs_give_up(struct verbs_conn *conn)
+{
+	pthread_mutex_lock(&conn->lock);
+	conn_break(conn, VERBS_PEER_GONE);
+	pthread_mutex_unlock(&conn->lock);
+}
+
 void verbs_close(struct verbs_conn *conn)
 {
 	struct verbs_conn **at = &all;
@@ -216,9 +227,7 @@ void verbs_close(struct verbs_conn *conn)
 		at = &(*at)->next;
 	*at = conn->next;
 	pthread_mutex_unlock(&all_lock);
-	pthread_mutex_lock(&conn->lock);
-	conn_break(conn, VERBS_PEER_GONE);
-	pthread_mutex_unlock(&conn->lock);
+	verbs_give_up(conn);
 	queue_close(conn);
 	if (conn->id)
 		rdma_destroy_id(conn->id);

@@ -127,6 +127,7 @@ void meet_step(struct verbs_conn *conn, struct rdma_cm_event *event);
 enum verbs_state verbs_state(struct verbs_conn *conn, enum verbs_trouble *trouble);
 int verbs_fd(const struct verbs_conn *conn);
 int verbs_woke(struct verbs_conn *conn);
+void verbs_give_up(struct verbs_conn *conn);
 void verbs_close(struct verbs_conn *conn);
 
 /* verbs_move.c: the data path. Those with conn_ are called under the connection's lock. */

@@ -242,6 +242,7 @@ static enum verbs_trouble trouble_of(enum ibv_wc_status status)
 	case IBV_WC_REM_ACCESS_ERR:
 	case IBV_WC_REM_INV_REQ_ERR:
 	case IBV_WC_REM_OP_ERR:
+		return VERBS_NO_ACCESS; /* it may just be ending, its memory first */
 	case IBV_WC_LOC_LEN_ERR:
 		return VERBS_PROTOCOL;
 	default:
@@ -364,6 +365,14 @@ static void hear(struct verbs_conn *conn, const struct ibv_wc *done)
 		conn_break(conn, VERBS_FAILED);
 }
 
+/* A receive that comes back unused tells no reason; a request that has failed does. */
+static void flushed(struct verbs_conn *conn, enum ibv_wc_status status)
+{
+	if (!conn_is_broken(conn))
+		poll_out(conn);
+	conn_break(conn, trouble_of(status));
+}
+
 static void poll_in(struct verbs_conn *conn)
 {
 	struct ibv_wc done[POLLED_AT_ONCE];
@@ -376,7 +385,7 @@ static void poll_in(struct verbs_conn *conn)
 			if (done[i].status == IBV_WC_SUCCESS)
 				hear(conn, &done[i]);
 			else
-				conn_break(conn, trouble_of(done[i].status));
+				flushed(conn, done[i].status);
 		}
 	} while (count == POLLED_AT_ONCE);
 	if (count < 0)
