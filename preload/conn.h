@@ -45,6 +45,7 @@ struct watch {
 	uint64_t seen_bytes;
 	/* hot.h */
 	bool hot;
+	bool attentive;		/* counted in conn->attention */
 	bool overdue;
 	uint32_t turn;		/* set->turn of the last wait that told of it */
 	uint64_t seen_tail;	/* of the ring, when it was told last */
@@ -117,7 +118,7 @@ struct conn {
 	bool app_error_queue;	/* the program reads the error queue itself */
 	_Atomic bool send_blocked; /* a send met a full buffer since the last writable event */
 	struct watch *watches;
-	_Atomic int attention;	/* those that are not hot (hot.h): somebody may sleep in the kernel for it at any time */
+	_Atomic int attention;	/* those that wait for bytes and are not hot (hot.h): somebody may sleep in the kernel */
 	_Atomic bool signals;	/* O_ASYNC: the kernel's readability is a signal */
 	struct engine *_Atomic engine;	/* NULL: none; see engine.h */
 	_Atomic uint32_t engine_users;

@@ -71,6 +71,13 @@ void hot_free(struct set *set)
 
 /* Entries ------------------------------------------------------------------------------------------------------------ */
 
+void hot_attend(struct conn *conn, struct watch *watch, bool attentive)
+{
+	if (watch->attentive != attentive)
+		atomic_fetch_add(&conn->attention, attentive ? 1 : -1);
+	watch->attentive = attentive;
+}
+
 static bool may_be_hot(const struct conn *conn, const struct watch *watch)
 {
 	struct engine *engine = atomic_load_explicit(&conn->engine, memory_order_acquire);
@@ -92,7 +99,7 @@ bool hot_add(struct conn *conn, struct watch *watch)
 	if (hot->count < HOT_MAX && !hot->sleepers) {
 		hot->entry[hot->count++] = (struct hot_entry){ conn, watch };
 		watch->hot = true;
-		atomic_fetch_sub(&conn->attention, 1);
+		hot_attend(conn, watch, false);
 	}
 	lock_give(&hot->lock, &hold);
 	return watch->hot;
@@ -104,7 +111,7 @@ static void take_out(struct hot *hot, uint32_t at)
 	struct hot_entry *entry = &hot->entry[at];
 
 	entry->watch->hot = false;
-	atomic_fetch_add(&entry->conn->attention, 1);
+	hot_attend(entry->conn, entry->watch, true);
 	*entry = hot->entry[--hot->count];
 }
 
@@ -215,7 +222,8 @@ void hot_enters(struct conn *conn, struct watch *watch, int set_fd)
 	struct engine *engine = atomic_load(&conn->engine);
 	struct hot *hot;
 
-	if (!engine || hot_add(conn, watch) || engine_arm(conn, engine))
+	hot_attend(conn, watch, watch->event.events & READS);
+	if (!engine || !watch->attentive || hot_add(conn, watch) || engine_arm(conn, engine))
 		return;
 	mark_overdue(watch);
 	hot = list_there_is(watch->set);
@@ -362,7 +370,7 @@ bool hot_sleeps(struct set *set)
 			continue;
 		hot->entry[hot->count++] = entry;
 		entry.watch->hot = true;
-		atomic_fetch_sub(&entry.conn->attention, 1);
+		hot_attend(entry.conn, entry.watch, false);
 		news = true;
 	}
 	hot->sleepers += !news;

@@ -15,6 +15,9 @@
 
 #include "preload/watch.h"
 
+/* Whether the registration counts among those that somebody may sleep for. Under the connection's lock, or the list's if hot. */
+void hot_attend(struct conn *conn, struct watch *watch, bool attentive);
+
 /* The registration becomes hot if it may. Under the connection's lock. Returns whether it is. */
 bool hot_add(struct conn *conn, struct watch *watch);
 

@@ -104,8 +104,8 @@ static void remove_watches(struct conn *conn, const struct set *set, int fd)
 			continue;
 		}
 		hot_drop(conn, watch);
+		hot_attend(conn, watch, false);
 		*at = watch->next;
-		atomic_fetch_sub(&conn->attention, 1);
 		piece_put((union piece *)watch);
 	}
 }
@@ -183,7 +183,6 @@ static void follow_conn(struct conn *conn, struct set *set, int set_fd, int op, 
 		watch->fd = fd;
 		watch->next = conn->watches;
 		conn->watches = watch;
-		atomic_fetch_add(&conn->attention, 1);
 	}
 	hot_drop(conn, watch);
 	watch->event = *event;
