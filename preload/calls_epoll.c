@@ -355,7 +355,7 @@ static int tell_rings(const struct wait *wait, struct set *set)
 	return ready + (ready < wait->count ? hot_tell(set, wait->events + ready, wait->count - ready) : 0);
 }
 
-#define LOOKS_PER_YIELD 64
+#define LOOKS 128
 
 /* Spins while that has paid lately. Returns whether there is something: in a ring, or for the kernel to tell. */
 static bool spin(const struct wait *wait, struct set *set)
@@ -366,7 +366,7 @@ static bool spin(const struct wait *wait, struct set *set)
 	while (ns && clock_now() < until) {
 		struct pollfd look = { .fd = wait->set, .events = POLLIN };
 
-		for (int i = 0; i < LOOKS_PER_YIELD; i++) {
+		for (int i = 0; i < LOOKS; i++) {
 			if (hot_has_news(set)) {
 				hot_has_spun(set, true);
 				return true;
@@ -375,7 +375,6 @@ static bool spin(const struct wait *wait, struct set *set)
 		}
 		if (signals_run != wait->interrupted || sys_call(SYS_poll, (long)&look, 1, 0, 0, 0, 0) > 0)
 			return true;
-		sys_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
 	}
 	if (ns)
 		hot_has_spun(set, false);

@@ -14,6 +14,9 @@ void engine_strip(struct conn *conn, struct engine *engine, int fd);
 /* The program is to be told that there is nothing: a wait that we do not see must end when there is. Returns false: look again. */
 bool engine_arm(struct conn *conn, struct engine *engine);
 
+/* Nobody sleeps for the lane any more, as far as the caller goes: no doorbell until somebody does again. */
+void engine_disarm(struct conn *conn, struct engine *engine);
+
 /* Whether somebody may sleep in the kernel for this lane: a thread in a receive or a poll, or in an epoll set. */
 bool engine_is_watched(const struct conn *conn, const struct engine *engine);
 

@@ -13,14 +13,14 @@
 #include "common/clock.h"
 #include "common/sys.h"
 #include "preload/engine_in.h"
-#include "preload/guest.h"
 #include "preload/real.h"
 #include "preload/send.h"
 #include "preload/signals.h"
+#include "preload/spread.h"
 #include "rdma/guard.h"
 
 #define SCRATCH 4096
-#define LOOKS_PER_YIELD 64
+#define LOOKS 64
 #define ASK_EVERY_NS 20000
 #define NOTHING_MAX 100000 /* looks at bytes that are neither data nor doorbells, before they are taken for nonsense */
 
@@ -173,7 +173,7 @@ static bool may_spin(struct engine *engine)
 		engine->spin_skip--;
 		return false;
 	}
-	return true;
+	return spread_apart(engine);
 }
 
 static void has_spun(struct engine *engine, bool paid)
@@ -186,16 +186,17 @@ static void has_spun(struct engine *engine, bool paid)
 	}
 }
 
-/* Some looks at the ring, and then at nothing for a moment: the peer may be on this very core, or somebody else want it. */
+/*
+ * Some looks at the ring. The core is not offered to others in between (sched_yield): who gives way to a busy thread waits for
+ * its time slice, milliseconds, where a sleeper is woken at once. The peer is on another core.
+ */
 static bool spin_once(struct engine *engine)
 {
-	for (int i = 0; i < LOOKS_PER_YIELD; i++) {
+	for (int i = 0; i < LOOKS; i++) {
 		if (!lane_is_empty(&engine->channel.in))
 			return true;
 		cpu_relax();
 	}
-	if (!guest_sandboxed())
-		sys_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
 	return false;
 }
 

@@ -16,6 +16,7 @@
 #include "preload/evict.h"
 #include "preload/real.h"
 #include "preload/send.h"
+#include "preload/spread.h"
 
 #define ROOM_WAIT_NS 20000 /* for a consumer that takes nothing meanwhile */
 #define LEAVING_WAIT_NS NS_PER_SEC /* for a consumer that leaves: a matter of a few instructions, if it is not stopped */
@@ -274,6 +275,7 @@ static ssize_t put(struct conn *conn, struct engine *engine, int fd, const struc
 	engine->ring_bytes += (uint64_t)done;
 	if (engine->pinned)
 		return done;
+	spread_tell(engine);
 	ring_bell(conn, engine, fd);
 	if ((size_t)done < bytes) {
 		engine_switch_back(conn, engine, fd);

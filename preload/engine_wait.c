@@ -74,6 +74,18 @@ bool engine_arm(struct conn *conn, struct engine *engine)
 	return empty;
 }
 
+void engine_disarm(struct conn *conn, struct engine *engine)
+{
+	struct lock_hold hold;
+
+	if (!engine_met(engine) || !lock_take(&engine->in, &hold))
+		return;
+	/* Whoever is about to sleep counts himself, and then arms under this lock. */
+	if (!engine_is_watched(conn, engine))
+		atomic_store(&engine->channel.in.shared->armed, 0);
+	lock_give(&engine->in, &hold);
+}
+
 /* Moves of the lane at the front of the ring are no bytes: they are taken note of. Under the lock. */
 static void pass_marks(struct lane *in)
 {

@@ -11,6 +11,7 @@
 #include "common/sys.h"
 #include "preload/engine_in.h"
 #include "preload/real.h"
+#include "preload/spread.h"
 
 #define HOT_MAX 240		/* more active connections than that in one set are cold */
 #define KERNEL_EVERY_NS 20000	/* the kernel's events wait no longer than that behind those of rings */
@@ -102,6 +103,8 @@ bool hot_add(struct conn *conn, struct watch *watch)
 		hot_attend(conn, watch, false);
 	}
 	lock_give(&hot->lock, &hold);
+	if (watch->hot)
+		engine_disarm(conn, atomic_load(&conn->engine));
 	return watch->hot;
 }
 
@@ -331,13 +334,21 @@ uint32_t hot_spin_ns(struct set *set)
 {
 	struct hot *hot = list_there_is(set);
 
+	struct lock_hold hold;
+	bool apart = false;
+
 	if (!hot || !hot->count || !settings.spin_us)
 		return 0;
 	if (hot->spin_skip) {
 		hot->spin_skip--;
 		return 0;
 	}
-	return hot->spin_ns;
+	if (lock_take(&hot->lock, &hold)) {
+		/* One for all: as a rule they are of one peer. */
+		apart = hot->count && spread_apart(atomic_load(&hot->entry[hot->first % hot->count].conn->engine));
+		lock_give(&hot->lock, &hold);
+	}
+	return apart ? hot->spin_ns : 0;
 }
 
 void hot_has_spun(struct set *set, bool paid)

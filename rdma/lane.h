@@ -49,6 +49,7 @@ struct lane_shared {
 	_Atomic uint32_t ringing;	/* one more may be about to be put there, or to be counted */
 	_Atomic uint32_t on_ring;
 	_Atomic uint32_t intent;	/* a TAKEOVER is about to be put */
+	_Atomic uint32_t cpu;		/* where it ran last, plus 1: a hint */
 	/* consumer */
 	_Alignas(LANE_LINE) _Atomic uint64_t head;	/* ring position of the next record */
 	_Atomic uint64_t received;	/* stream position */
