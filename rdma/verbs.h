@@ -69,9 +69,10 @@ enum verbs_trouble { VERBS_TROUBLES(VERBS_TROUBLE_NAME) VERBS_TROUBLE_COUNT };
 enum verbs_state { VERBS_OPENING, VERBS_UP, VERBS_BROKEN };
 
 /* What poll() has found. */
-#define VERBS_IN 1u  /* the lane in has more, or its tail has moved */
-#define VERBS_OUT 2u /* the peer has taken bytes, or the device has room again */
-#define VERBS_GOT 4u /* a GET has ended */
+#define VERBS_IN 1u   /* the lane in has more, or its tail has moved */
+#define VERBS_OUT 2u  /* the peer has told what it has consumed, or that more notices may come: there may be room */
+#define VERBS_GOT 4u  /* a GET has ended */
+#define VERBS_SENT 8u /* requests have ended: the device has room, `delivered` has moved */
 
 struct verbs_device {
 	char name[64];
@@ -161,7 +162,7 @@ struct verbs_table {
 	int (*poll)(struct verbs_conn *conn);
 	/*
 	 * Hands what was put into the lane out to the device. `lazily`: while some writes are under way the rest may stay, to go
-	 * in one with what comes; the caller pushes again. Returns bytes of the ring that stay (push again after VERBS_OUT),
+	 * in one with what comes; the caller pushes again. Returns bytes of the ring that stay (push again after VERBS_OUT or VERBS_SENT),
 	 * or -ENOTCONN.
 	 */
 	ssize_t (*push)(struct verbs_conn *conn, bool lazily);
@@ -170,7 +171,7 @@ struct verbs_table {
 	 * sleeping on a lane that is on TCP, say). Returns 0, -EAGAIN (`now` was not possible; poll() makes up for it) or -ENOTCONN.
 	 */
 	int (*credit)(struct verbs_conn *conn, bool now);
-	/* Before sleeping: VERBS_IN, and VERBS_OUT for room and GETs. Returns true to sleep, false: poll() has something now. */
+	/* Before sleeping until one of `what` is found. Returns true to sleep, false: poll() has something now. */
 	bool (*arm)(struct verbs_conn *conn, unsigned int what);
 	void (*positions)(struct verbs_conn *conn, struct verbs_positions *out);
 

@@ -276,7 +276,7 @@ static void retire(struct verbs_conn *conn, uint64_t end, int error)
 			end_get(conn, work, its);
 		}
 	}
-	conn->found |= VERBS_OUT;
+	conn->found |= VERBS_SENT;
 }
 
 static void poll_out(struct verbs_conn *conn)
@@ -348,7 +348,7 @@ static void hear_notice(struct verbs_conn *conn, uint32_t word)
 	conn->notices_left += notice.taken;
 	if (notice.bytes)
 		atomic_store(&lane->shared->tail, tail + notice.bytes);
-	conn->found |= notice.bytes ? VERBS_IN : VERBS_OUT;
+	conn->found |= (notice.bytes ? VERBS_IN : VERBS_OUT) | (notice.taken ? VERBS_OUT : 0);
 }
 
 /* One that has come well. What came before the connection broke counts. */
@@ -419,10 +419,11 @@ bool verbs_arm(struct verbs_conn *conn, unsigned int what)
 
 	pthread_mutex_lock(&conn->lock);
 	if (conn->qp && !conn_is_broken(conn) &&
-	    (ibv_req_notify_cq(conn->cq_in, 0) || ((what & VERBS_OUT) && ibv_req_notify_cq(conn->cq_out, 0))))
+	    (ibv_req_notify_cq(conn->cq_in, 0) ||
+	     ((what & (VERBS_GOT | VERBS_SENT)) && ibv_req_notify_cq(conn->cq_out, 0))))
 		conn_break(conn, VERBS_FAILED);
 	conn_poll(conn);
-	sleeps = !(conn->found & (what | VERBS_GOT)) && !conn_is_broken(conn);
+	sleeps = !(conn->found & what) && !conn_is_broken(conn);
 	pthread_mutex_unlock(&conn->lock);
 	return sleeps;
 }

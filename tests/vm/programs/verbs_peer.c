@@ -215,7 +215,7 @@ static void exchange(uint64_t out, uint64_t in)
 		if (out && self.sent > out / 3)
 			run_command();
 		if (!done && !self.broken && (self.sent < out || self.received < in))
-			sleep_for(VERBS_IN | VERBS_OUT);
+			sleep_for(VERBS_IN | VERBS_OUT | (self.verbs->push(self.conn, false) ? VERBS_SENT : 0));
 	}
 }
 
@@ -310,7 +310,7 @@ static void expose(void)
 	if (lane_put(self.out, &iov, 1, 0) != sizeof(remote))
 		die("lane_put");
 	while (self.verbs->push(self.conn, false) > 0)
-		sleep_for(VERBS_OUT);
+		sleep_for(VERBS_OUT | VERBS_SENT);
 	hear_other(&done, 1);
 	self.verbs->hide(self.conn, region);
 	if (self.verbs->invalidate(memory, EXPOSED_BYTES))
@@ -372,7 +372,7 @@ static void fetch(void)
 		}
 		ask_more(&gets);
 		if (gets.under_way && gets.done < self.bytes)
-			sleep_for(VERBS_OUT);
+			sleep_for(VERBS_GOT);
 	}
 	printf("{\"end\":\"connecting\",\"got\":%llu,\"most_under_way\":%u,\"gbit_s\":%.3f}\n",
 	       (unsigned long long)gets.done, gets.most, (double)gets.done * 8 / (double)(clock_now() - from));
