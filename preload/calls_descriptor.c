@@ -172,6 +172,8 @@ static int after_fcntl(int fd, int command, long argument, int rc)
 	if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) {
 		closing(rc);
 		conn_dup(fd, rc);
+	} else if (conn && command == F_SETFD && !(argument & FD_CLOEXEC)) {
+		conn->handed = true;
 	} else if (conn && command == F_SETFL && argument & O_ASYNC) {
 		raises_signals(conn, fd);
 	}
@@ -206,6 +208,8 @@ ZC_EXPORT int ioctl(int fd, unsigned long request, ...)
 	va_end(list);
 	real_resolve();
 	sg_before_wait();
+	if (conn && request == FIONCLEX)
+		conn->handed = true;
 	if (conn && request == FIOASYNC)
 		raises_signals(conn, fd);
 	if (conn && request == FIONREAD && engine_unread(conn, fd, argument))

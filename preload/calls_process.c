@@ -16,6 +16,7 @@
 #include "common/log.h"
 #include "common/sys.h"
 #include "preload/engine.h"
+#include "preload/exec.h"
 #include "preload/guest.h"
 #include "preload/real.h"
 #include "preload/sg.h"
@@ -75,40 +76,47 @@ static void leaving(void)
 	flusher_finish();
 }
 
+#define EXEC(dir, path, search, envp, call)                                                                            \
+	({                                                                                                             \
+		const struct target_name name_ = { dir, path, search };                                                \
+		struct exec exec_;                                                                                     \
+		char *const *environment_;                                                                             \
+		int rc_;                                                                                               \
+		leaving();                                                                                             \
+		environment_ = exec_begins(&exec_, &name_, envp);                                                      \
+		rc_ = (call);                                                                                          \
+		exec_failed(&exec_);                                                                                   \
+		rc_;                                                                                                   \
+	})
+
 ZC_EXPORT int execve(const char *path, char *const argv[], char *const envp[])
 {
-	leaving();
-	return real.execve(path, argv, envp);
+	return EXEC(AT_FDCWD, path, false, envp, real.execve(path, argv, environment_));
 }
 
 ZC_EXPORT int execv(const char *path, char *const argv[])
 {
-	leaving();
-	return real.execv(path, argv);
-}
-
-ZC_EXPORT int execvp(const char *file, char *const argv[])
-{
-	leaving();
-	return real.execvp(file, argv);
+	return execve(path, argv, environ);
 }
 
 ZC_EXPORT int execvpe(const char *file, char *const argv[], char *const envp[])
 {
-	leaving();
-	return real.execvpe(file, argv, envp);
+	return EXEC(AT_FDCWD, file, true, envp, real.execvpe(file, argv, environment_));
+}
+
+ZC_EXPORT int execvp(const char *file, char *const argv[])
+{
+	return execvpe(file, argv, environ);
 }
 
 ZC_EXPORT int fexecve(int fd, char *const argv[], char *const envp[])
 {
-	leaving();
-	return real.fexecve(fd, argv, envp);
+	return EXEC(fd, NULL, false, envp, real.fexecve(fd, argv, environment_));
 }
 
 ZC_EXPORT int execveat(int dir, const char *path, char *const argv[], char *const envp[], int flags)
 {
-	leaving();
-	return real.execveat(dir, path, argv, envp, flags);
+	return EXEC(dir, path, false, envp, real.execveat(dir, path, argv, environment_, flags));
 }
 
 /* The list forms end in the vector forms. Counted first: an argument list may be long, and vfork's stack is the parent's. */
@@ -165,20 +173,41 @@ ZC_EXPORT int execle(const char *path, const char *arg, ...)
 	return execve(path, argv, envp);
 }
 
+#define SPAWN(path, search, envp, call)                                                                                \
+	({                                                                                                             \
+		const struct target_name name_ = { AT_FDCWD, path, search };                                           \
+		struct exec exec_;                                                                                     \
+		char *const *environment_;                                                                             \
+		int rc_;                                                                                               \
+		sg_flush_all();                                                                                        \
+		environment_ = exec_spawns(&exec_, &name_, envp);                                                      \
+		rc_ = (call);                                                                                          \
+		exec_spawned(&exec_, !rc_);                                                                            \
+		rc_;                                                                                                   \
+	})
+
 ZC_EXPORT int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,
 			  const posix_spawnattr_t *attributes, char *const argv[], char *const envp[])
 {
-	sg_flush_all();
-	return real.posix_spawn(pid, path, actions, attributes, argv, envp);
+	return SPAWN(path, false, envp, real.posix_spawn(pid, path, actions, attributes, argv, environment_));
 }
 
 ZC_EXPORT int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,
 			   const posix_spawnattr_t *attributes, char *const argv[], char *const envp[])
 {
-	sg_flush_all();
-	return real.posix_spawnp(pid, file, actions, attributes, argv, envp);
+	return SPAWN(file, true, envp, real.posix_spawnp(pid, file, actions, attributes, argv, environment_));
 }
 
+ZC_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t *actions, int fd, int to)
+{
+	struct conn *conn = table_conn(fd);
+
+	if (conn)
+		conn->spawned = true;
+	return real.posix_spawn_file_actions_adddup2(actions, fd, to);
+}
+
+/* A shell that happens to inherit connections does not use them: they stay as they are. */
 ZC_EXPORT int system(const char *command)
 {
 	sg_flush_all();
@@ -191,10 +220,18 @@ ZC_EXPORT FILE *popen(const char *command, const char *mode)
 	return real.popen(command, mode);
 }
 
+/* The kernel will close what is open: doorbells that nobody takes would make that a reset. */
+static void let_go_of_all(void)
+{
+	if (atomic_load_explicit(&engine_ever, memory_order_relaxed) && !guest_sandboxed() && conn_process_is_ours())
+		conn_each(engine_goes);
+}
+
 #define ENDS(name, params, args)                                                                                       \
 	ZC_EXPORT void name params                                                                                     \
 	{                                                                                                              \
 		leaving();                                                                                             \
+		let_go_of_all();                                                                                       \
 		real.name args;                                                                                        \
 		__builtin_unreachable();                                                                               \
 	}
@@ -208,6 +245,7 @@ ENDS(abort, (void), ())
 __attribute__((destructor)) static void ending(void)
 {
 	leaving();
+	let_go_of_all();
 	atomic_store(&guest_ending, true); /* nothing is held from here on */
 }
 

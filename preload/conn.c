@@ -126,12 +126,17 @@ static void reset(struct conn *conn)
 	atomic_store(&conn->attention, 0);
 	atomic_store(&conn->signals, false);
 	conn->engine_fd = -1;
+	conn->engine_gone = false;
+	conn->inherited = false;
+	conn->handed = false;
+	conn->spawned = false;
+	conn->lingers = false;
 	conn->cookie = 0;
 	conn->extra = 0;
 	atomic_store(&conn->send_blocked, false);
 }
 
-static uint64_t cookie_of(int fd)
+uint64_t conn_cookie_of(int fd)
 {
 	uint64_t cookie = 0;
 
@@ -157,7 +162,8 @@ void conn_publish_counts(void)
 	conn_each(name_slot);
 }
 
-void conn_open(int fd, enum stats_role role, bool plain)
+/* `always`: also where the rules leave it alone. */
+static void open_as(int fd, enum stats_role role, bool plain, bool always)
 {
 	struct sockaddr_storage local, peer;
 	struct lock_hold hold;
@@ -179,6 +185,8 @@ void conn_open(int fd, enum stats_role role, bool plain)
 	conn->peer_key = choose_peer_key((struct sockaddr *)&peer);
 	conn->role = role;
 	conn->policy = choose_policy(role, (struct sockaddr *)(role == ROLE_SERVER ? &local : &peer));
+	if (conn->policy == PATH_TCP && always)
+		conn->policy = PATH_COPY;
 	if (conn->policy == PATH_TCP) {
 		lock_give(&conn->lock, &hold);
 		conn_release(conn);
@@ -193,7 +201,7 @@ void conn_open(int fd, enum stats_role role, bool plain)
 	conn->fds[0] = fd;
 	conn->descriptors = 1;
 	if (!plain && conn->policy != PATH_COPY) {
-		conn->cookie = cookie_of(fd);
+		conn->cookie = conn_cookie_of(fd);
 		engine_open(conn, &local, &peer);
 	}
 	atomic_store(&conn->mode, plain || conn->policy == PATH_COPY ? CONN_PLAIN : CONN_ACTIVE);
@@ -203,6 +211,24 @@ void conn_open(int fd, enum stats_role role, bool plain)
 		atomic_store_explicit(&conn_zerocopy_ever, true, memory_order_relaxed);
 	log_trace("fd %d: %s, path %s%s", fd, role == ROLE_SERVER ? "accepted" : "connected", path_name(conn->policy),
 		  plain ? " (plain: inherited)" : "");
+}
+
+void conn_open(int fd, enum stats_role role, bool plain)
+{
+	open_as(fd, role, plain, false);
+}
+
+struct conn *conn_take_in(int fd)
+{
+	struct conn *conn;
+
+	if (!is_tcp(fd))
+		return NULL;
+	open_as(fd, ROLE_SERVER, true, true);
+	conn = table_conn(fd);
+	if (conn)
+		conn->cookie = conn_cookie_of(fd);
+	return conn;
 }
 
 struct conn *conn_classify(int fd)
@@ -241,7 +267,7 @@ void conn_leave(struct conn *conn, const struct lock_hold *hold)
 
 bool conn_is_same(const struct conn *conn, int fd)
 {
-	return conn->cookie && cookie_of(fd) == conn->cookie;
+	return conn->cookie && conn_cookie_of(fd) == conn->cookie;
 }
 
 int conn_fd(const struct conn *conn)
@@ -323,6 +349,7 @@ void conn_dup(int from, int to)
 	if (!conn || (uint32_t)to >= table_size || !conn_enter(conn, from, &hold))
 		return;
 	table_put(to, (uintptr_t)conn);
+	conn->handed = true;
 	if (conn->descriptors < CONN_DESCRIPTORS) {
 		conn->fds[conn->descriptors++] = to;
 		conn_leave(conn, &hold);
@@ -380,6 +407,20 @@ void conn_each(void (*visit)(struct conn *conn))
 				visit(&slabs[i][k]);
 		}
 	}
+}
+
+struct conn *conn_next(uint32_t *at)
+{
+	uint32_t count = atomic_load(&slab_count) * SLAB_CONNS;
+
+	while (*at < count) {
+		struct conn *conn = &slabs[*at / SLAB_CONNS][*at % SLAB_CONNS];
+
+		++*at;
+		if (atomic_load(&conn->mode) != CONN_FREE)
+			return conn;
+	}
+	return NULL;
 }
 
 /* Gives a connection the token that its holders will share. Under the lock. */
@@ -441,6 +482,8 @@ static void child_starts(struct conn *conn)
 {
 	atomic_store(&conn->lock.word, 0); /* its owner may be a thread that does not exist here */
 	atomic_store(&conn->engine_users, 0);
+	conn->inherited = true;
+	conn->handed = false;
 	sg_after_fork(conn);
 	zerocopy_after_fork(conn);
 }

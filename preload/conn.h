@@ -123,6 +123,11 @@ struct conn {
 	struct engine *_Atomic engine;	/* NULL: none; see engine.h */
 	_Atomic uint32_t engine_users;
 	int engine_fd;		/* of a channel that is still to be handed over, or -1 */
+	bool engine_gone;	/* this process does not count among its holders any more: it is about to end */
+	bool inherited;		/* over fork: others have had it before */
+	bool handed;		/* was duplicated, or cleared of close-on-exec: meant for another program, perhaps */
+	bool spawned;		/* is named by posix_spawn's file actions */
+	bool lingers;		/* was told to reset when it is closed, since bytes are unread in its ring */
 	struct sg sg;
 	struct zerocopy zerocopy;
 	struct conn *next_free;
@@ -197,6 +202,15 @@ void conn_share(struct conn *conn);
 
 /* Calls visit(conn) for each open connection, without locks. */
 void conn_each(void (*visit)(struct conn *conn));
+
+/* The same as a loop: returns the next one from *at on (0 at first), NULL at the end. */
+struct conn *conn_next(uint32_t *at);
+
+/* The kernel's own number of a socket; 0 if fd is none. */
+uint64_t conn_cookie_of(int fd);
+
+/* Takes a socket in that the program before this one has left unread bytes of, whatever the rules say of it. Returns NULL if it can't. */
+struct conn *conn_take_in(int fd);
 
 /* fork: before, everything is flushed and settled; the child starts with clean locks. */
 void conn_before_fork(void);

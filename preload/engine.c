@@ -79,6 +79,30 @@ void engine_after_fork(void)
 	pool_free = NULL;
 }
 
+static struct engine *make(struct conn *conn)
+{
+	struct engine *engine = pool_pop();
+
+	if (!engine)
+		return NULL;
+	memset(engine, 0, sizeof(*engine));
+	engine->role = conn->role;
+	engine->offer = -1;
+	engine->visitor = -1;
+	engine->channel.fd = -1;
+	engine->rest.fd = -1;
+	engine->spin_ns = (uint32_t)settings.spin_us * 1000;
+	atomic_store(&engine->holders, 1);
+	return engine;
+}
+
+static void give_to(struct conn *conn, struct engine *engine, enum engine_state state)
+{
+	atomic_store(&engine->state, state);
+	atomic_store(&conn->engine, engine);
+	atomic_store_explicit(&engine_ever, true, memory_order_relaxed);
+}
+
 void engine_open(struct conn *conn, const struct sockaddr_storage *local, const struct sockaddr_storage *peer)
 {
 	struct meet_names names = { *local, *peer };
@@ -89,21 +113,34 @@ void engine_open(struct conn *conn, const struct sockaddr_storage *local, const 
 	    guest_sandboxed() ||
 	    (peer->ss_family && !meet_is_local(&names)))
 		return;
-	engine = pool_pop();
+	engine = make(conn);
 	if (!engine)
 		return;
-	memset(engine, 0, sizeof(*engine));
-	engine->role = conn->role;
 	engine->names = names;
-	engine->offer = -1;
-	engine->visitor = -1;
-	engine->channel.fd = -1;
 	engine->next_try = conn->policy == PATH_AUTO ? AUTO_FIRST_TRY : 1;
-	engine->spin_ns = (uint32_t)settings.spin_us * 1000;
-	atomic_store(&engine->holders, 1);
-	atomic_store(&engine->state, ENGINE_APART);
-	atomic_store(&conn->engine, engine);
-	atomic_store_explicit(&engine_ever, true, memory_order_relaxed);
+	give_to(conn, engine, ENGINE_APART);
+}
+
+bool engine_take_in(struct conn *conn, const struct channel *rest)
+{
+	struct engine *engine = make(conn);
+
+	if (!engine)
+		return false;
+	engine->channel = *rest;
+	engine->pinned = true;
+	lane_leave(&engine->channel.in);
+	give_to(conn, engine, ENGINE_MET);
+	return true;
+}
+
+void engine_take_back(struct engine *engine, const struct channel *rest)
+{
+	struct channel before = engine->rest;
+
+	engine->rest = *rest;
+	engine->channel.in = rest->out;
+	channel_close(&before);
 }
 
 /* Use ---------------------------------------------------------------------------------------------------------------- */
@@ -120,11 +157,13 @@ static void drop_own(int *fd)
 static void finish(struct conn *conn, struct engine *engine)
 {
 	struct channel mine = engine->channel; /* mapped in each process that holds it */
+	struct channel rest = engine->rest;
 
 	atomic_store(&conn->engine, NULL);
 	drop_own(&conn->engine_fd);
 	channel_close(&mine);
-	if (atomic_fetch_sub(&engine->holders, 1) == 1) {
+	channel_close(&rest);
+	if (!conn->engine_gone && atomic_fetch_sub(&engine->holders, 1) == 1) {
 		atomic_store(&engine->state, ENGINE_FREE);
 		pool_push(engine);
 	}
@@ -158,13 +197,15 @@ struct engine *engine_use(struct conn *conn, int fd)
 }
 
 /* The end as the kernel's own socket has it: unread bytes reset the connection, doorbells do not. */
-static void close_lanes(struct engine *engine, int fd)
+static void close_lanes(struct conn *conn, struct engine *engine, int fd)
 {
 	struct linger reset = { .l_onoff = 1, .l_linger = 0 };
 
 	evict_bells(engine, fd);
-	if (lane_unread(&engine->channel.in) > 0)
+	if (evict_has_rest(engine)) {
 		sys_call(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, (long)&reset, sizeof(reset), 0);
+		conn->lingers = true;
+	}
 	atomic_store(&engine->channel.in.shared->reader, 0);
 }
 
@@ -173,9 +214,57 @@ static void withdraw_offer(struct engine *engine)
 	if (engine->offer >= 0 && engine->offer_process == (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0)) {
 		drop_own(&engine->offer);
 		drop_own(&engine->visitor);
+		engine->offer = -1;
+		engine->visitor = -1;
 	}
-	engine->offer = -1;
-	engine->visitor = -1;
+}
+
+/* This process lets go of the connection. Doorbells that nobody waits for don't stay behind. Under the lock `in`. */
+static void let_go(struct conn *conn, struct engine *engine, int fd)
+{
+	if (!engine_met(engine) || guest_sandboxed())
+		return;
+	if (atomic_load(&engine->holders) == 1)
+		close_lanes(conn, engine, fd);
+	else if (!evict_has_rest(engine))
+		evict_bells(engine, fd);
+}
+
+void engine_gives_up(struct conn *conn, struct engine *engine)
+{
+	if (!conn->engine_gone)
+		atomic_fetch_sub(&engine->holders, 1);
+	conn->engine_gone = true;
+}
+
+void engine_goes(struct conn *conn)
+{
+	int fd = conn_fd(conn);
+	struct engine *engine = fd < 0 ? NULL : engine_enter(conn, fd);
+	struct lock_hold hold;
+
+	if (!engine)
+		return;
+	if (!conn->engine_gone && lock_take(&engine->in, &hold)) {
+		let_go(conn, engine, fd);
+		engine_gives_up(conn, engine);
+		lock_give(&engine->in, &hold);
+	}
+	engine_leave(conn);
+}
+
+void engine_stays(struct conn *conn)
+{
+	struct engine *engine = atomic_load(&conn->engine);
+	struct linger none = { .l_onoff = 0 };
+
+	if (!engine || !conn->engine_gone)
+		return;
+	conn->engine_gone = false;
+	atomic_fetch_add(&engine->holders, 1);
+	if (conn->lingers)
+		sys_call(SYS_setsockopt, conn_fd(conn), SOL_SOCKET, SO_LINGER, (long)&none, sizeof(none), 0);
+	conn->lingers = false;
 }
 
 bool engine_close(struct conn *conn, int fd)
@@ -185,9 +274,8 @@ bool engine_close(struct conn *conn, int fd)
 
 	if (!engine)
 		return true;
-	if (atomic_load(&engine->holders) == 1 && lock_take(&engine->in, &hold)) {
-		if (engine_met(engine) && !guest_sandboxed())
-			close_lanes(engine, fd);
+	if (!conn->engine_gone && lock_take(&engine->in, &hold)) {
+		let_go(conn, engine, fd);
 		withdraw_offer(engine);
 		lock_give(&engine->in, &hold);
 	}
@@ -350,17 +438,21 @@ void engine_step(struct conn *conn, struct engine *engine, int fd)
 void engine_pin(struct conn *conn, int fd)
 {
 	struct engine *engine = engine_enter(conn, fd);
-	struct lock_hold hold;
 
 	if (!engine)
 		return;
-	if (lock_take(&engine->out, &hold)) {
-		engine->pinned = true;
-		if (engine_met(engine))
-			engine_switch_back(conn, engine, fd);
-		lock_give(&engine->out, &hold);
-	}
+	evict_out(conn, engine, fd);
 	engine_leave(conn);
+}
+
+void engine_stays_apart(struct conn *conn, struct engine *engine)
+{
+	if (atomic_load(&engine->state) != ENGINE_APART)
+		return;
+	if (conn_process_is_ours())
+		give_up(conn, engine, REASON_SHARED);
+	else /* what it has open is its parent's to close */
+		atomic_store(&engine->state, ENGINE_OVER);
 }
 
 bool engine_retire(struct conn *conn, int fd)
@@ -374,8 +466,8 @@ bool engine_retire(struct conn *conn, int fd)
 	if (lock_take(&engine->in, &hold)) {
 		if (engine_met(engine)) {
 			all = !evict_has_rest(engine) && evict_in(conn, engine, fd);
-		} else if (atomic_load(&engine->state) == ENGINE_APART) {
-			give_up(conn, engine, REASON_SHARED);
+		} else {
+			engine_stays_apart(conn, engine);
 		}
 		lock_give(&engine->in, &hold);
 	}

@@ -44,6 +44,7 @@ struct engine {
 	int offer_process;
 	struct meet_names names;
 	struct channel channel;
+	struct channel rest;		/* what an exec that failed would have taken along; its lane is channel.in */
 	/* Before it has met, under the lock of the direction; then the lanes have them. */
 	uint64_t sent, received;
 	uint32_t raw_receiving;
@@ -122,6 +123,24 @@ void engine_pin(struct conn *conn, int fd);
  * Returns whether its bytes are all in the TCP stream.
  */
 bool engine_retire(struct conn *conn, int fd);
+
+/* It does not meet its peer any more, if it has not yet. Under the lock `in`. */
+void engine_stays_apart(struct conn *conn, struct engine *engine);
+
+/*
+ * This process is about to end, or to become another that does not inherit the connection (gives_up: or that does); and it is
+ * not, after all.
+ */
+void engine_goes(struct conn *conn);
+void engine_gives_up(struct conn *conn, struct engine *engine);
+void engine_stays(struct conn *conn);
+
+/*
+ * Receives begin with the bytes of this channel's lane, which its sender has left; behind them raw bytes follow. Ownership: takes
+ * the channel. take_in: on a connection without an engine, when the program starts. Returns false if there is no memory.
+ */
+void engine_take_back(struct engine *engine, const struct channel *rest);
+bool engine_take_in(struct conn *conn, const struct channel *rest);
 
 /* The connection was dissolved: whatever is sent or received from here on is another's. */
 void engine_dissolve(struct conn *conn, int fd);

@@ -10,6 +10,7 @@
 #include "common/sys.h"
 
 #define BELLS_WAIT_NS NS_PER_SEC /* for doorbells that the peer has rung, or rings at this moment */
+#define REST_ROOM 65536u
 
 static long take_bells(struct lane *in, int fd, uint64_t due)
 {
@@ -46,43 +47,145 @@ bool evict_has_rest(const struct engine *engine)
 	return engine_met(engine) && !lane_is_over(&engine->channel.in) && has_rest(&engine->channel.in);
 }
 
-/* Waits a moment for a doorbell that is on its way, within this host. Returns false if none can come any more. */
-static bool wait_for_bell(int fd, bool rung)
+/* Waits a moment for what is on its way, within this host, or is about to be. Returns false if nothing can come any more. */
+static bool wait_for_bell(int fd, bool sent)
 {
-	struct pollfd look = { .fd = fd, .events = rung ? POLLIN : POLLRDHUP };
-	long got = sys_call(SYS_poll, (long)&look, 1, rung ? 1 : 0, 0, 0, 0);
+	struct pollfd look = { .fd = fd, .events = sent ? POLLIN : POLLRDHUP };
+	long got = sys_call(SYS_poll, (long)&look, 1, sent ? 1 : 0, 0, 0, 0);
 
-	if (!rung)
+	if (!sent)
 		sys_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0); /* the peer is about to ring */
-	return rung || got <= 0;
+	return sent || got <= 0;
+}
+
+/* Where bytes go that come before the lane is over. */
+struct rest {
+	struct lane *lane; /* NULL: nowhere, they are waited for */
+	uint8_t *room;
+	int error;	   /* of the socket's: used up here, for the program's next receive */
+};
+
+static int keep(struct rest *rest, size_t bytes)
+{
+	struct iovec iov = { rest->room, bytes };
+
+	return lane_put(rest->lane, &iov, 1, 0) == (ssize_t)bytes ? 0 : -ENOSPC;
+}
+
+/* Raw bytes that come before those of the ring. Returns bytes, 0 at the end of the stream, or -errno. */
+static long take_raw(struct lane *in, int fd, struct rest *rest)
+{
+	size_t most = lane_raw_max(in);
+	long got;
+	int rc;
+
+	if (!lane_raw_begins(in))
+		return -EINTR;
+	got = sys_call(SYS_recvfrom, fd, (long)rest->room, (long)(most < REST_ROOM ? most : REST_ROOM), MSG_DONTWAIT, 0, 0);
+	lane_raw_ends(in, got > 0 ? (size_t)got : 0);
+	rc = got > 0 ? keep(rest, (size_t)got) : 0;
+	return rc < 0 ? rc : got;
 }
 
 /*
- * Takes doorbells until the lane is over, or until bytes come before that. A peer that was stopped while it rings, or that
- * lies, is not waited for. Returns -EAGAIN if it does not end, -EPROTO for nonsense.
+ * One step towards the end of the lane. Returns > 0 for progress, 0 if it is over or bytes are next that nobody keeps, -EAGAIN
+ * if something has to come first, -ENODATA if it can't, or another -errno.
  */
-static int take_all_bells(struct lane *in, int fd)
+static long step(struct lane *in, int fd, struct rest *rest, bool *rung)
+{
+	struct iovec iov = { rest->room, REST_ROOM };
+	size_t bytes = 0;
+	int rc = lane_get(in, rest->lane ? &iov : NULL, rest->lane ? 1 : 0, false, &bytes);
+	uint64_t due;
+	long got;
+
+	if (bytes) {
+		rc = keep(rest, bytes);
+		return rc < 0 ? rc : 1;
+	}
+	if (rc < 0)
+		return rc;
+	if (lane_is_over(in) || (!rest->lane && has_rest(in)))
+		return 0;
+	due = lane_bells_sure(in);
+	*rung = !due && lane_raw_max(in) == SIZE_MAX;
+	if (*rung)
+		return -EAGAIN;
+	got = due ? take_bells(in, fd, due) : take_raw(in, fd, rest);
+	if (got < 0 && got != -EAGAIN && got != -EINTR && got != -ENOSPC)
+		rest->error = (int)-got;
+	return !got || rest->error ? -ENODATA : got == -EINTR ? 1 : got;
+}
+
+/*
+ * Goes to the end of the lane, or to bytes that nobody keeps. A peer that was stopped while it rings, or that lies, is not waited
+ * for. Returns 0, or -errno: then the stream is not clean.
+ */
+static int go_to_end(struct lane *in, int fd, struct rest *rest)
 {
 	uint64_t until = clock_now() + BELLS_WAIT_NS;
-	size_t none;
 
 	for (;;) {
-		uint64_t due;
-		long got;
+		bool rung = false;
+		long rc = step(in, fd, rest, &rung);
 
-		if (lane_get(in, NULL, 0, false, &none) == -EPROTO)
-			return -EPROTO;
-		if (lane_is_over(in) || has_rest(in))
-			return 0;
-		due = lane_bells_sure(in);
-		got = due ? take_bells(in, fd, due) : -EAGAIN;
-		if (got > 0)
-			continue;
-		if ((got != -EAGAIN && got != -EINTR) || !wait_for_bell(fd, due != 0))
-			return 0; /* the stream has ended */
-		if (clock_now() > until)
+		if (rc > 0)
+			until = clock_now() + BELLS_WAIT_NS;
+		else if (rc != -EAGAIN)
+			return (int)rc;
+		else if (!wait_for_bell(fd, !rung))
+			return -ENODATA;
+		else if (clock_now() > until)
 			return -EAGAIN;
 	}
+}
+
+/* A ring that takes all there may be, with the records that it will be in. */
+static int make_room(const struct lane *in, struct channel *out)
+{
+	size_t raw = lane_raw_max(in);
+	ssize_t ring = lane_backlog(in);
+	uint64_t need = (uint64_t)(ring < 0 ? 0 : ring) + (raw == SIZE_MAX ? 0 : raw);
+	uint32_t bytes = LANE_RING_MIN;
+
+	need += need / 64 + LANE_RING_MIN;
+	while (bytes < need && bytes < LANE_RING_MAX)
+		bytes *= 2;
+	return bytes < need ? -ENOSPC : channel_make(out, bytes);
+}
+
+int evict_rest(struct engine *engine, int fd, struct channel *out)
+{
+	struct lane *in = &engine->channel.in;
+	struct rest rest = { &out->out, sys_map(REST_ROOM, MAP_PRIVATE), 0 };
+	int rc = rest.room ? make_room(in, out) : -ENOMEM;
+
+	if (rc < 0)
+		goto unmap;
+	atomic_store(&out->out.shared->reader, 1);
+	lane_take_over(&out->out);
+	rc = go_to_end(in, fd, &rest);
+	lane_leave(&out->out);
+	if (rc == -ENODATA && !has_rest(in))
+		rc = 0; /* the stream ends behind what was there */
+	if (rc < 0)
+		channel_close(out);
+unmap:
+	if (rest.room)
+		sys_call(SYS_munmap, (long)rest.room, REST_ROOM, 0, 0, 0, 0);
+	return rc;
+}
+
+void evict_out(struct conn *conn, struct engine *engine, int fd)
+{
+	struct lock_hold hold;
+
+	if (!lock_take(&engine->out, &hold))
+		return;
+	engine->pinned = true;
+	if (engine_met(engine))
+		engine_switch_back(conn, engine, fd);
+	lock_give(&engine->out, &hold);
 }
 
 void evict_reset(struct conn *conn, int fd)
@@ -96,10 +199,15 @@ void evict_reset(struct conn *conn, int fd)
 
 bool evict_in(struct conn *conn, struct engine *engine, int fd)
 {
+	struct rest nowhere = { NULL, NULL, 0 };
 	struct lane *in = &engine->channel.in;
+	int rc;
 
 	lane_leave(in);
-	if (!lane_is_over(in) && take_all_bells(in, fd) < 0)
+	rc = lane_is_over(in) ? 0 : go_to_end(in, fd, &nowhere);
+	if (nowhere.error)
+		engine->error = nowhere.error;
+	if (rc < 0 && rc != -ENODATA)
 		evict_reset(conn, fd);
 	return !has_rest(in);
 }

@@ -20,6 +20,16 @@ bool evict_has_rest(const struct engine *engine);
  */
 bool evict_in(struct conn *conn, struct engine *engine, int fd);
 
+/* No TAKEOVER of this end's sends any more. Under no lock. */
+void evict_out(struct conn *conn, struct engine *engine, int fd);
+
+/*
+ * What is unread in the ring, and raw bytes that come before it: takes them into a new channel, whose lane `out` they are in as
+ * the last that its sender has put. After evict_in, under the lock `in`. Ownership: channel_close(). Returns 0 or -errno; then
+ * bytes may be lost, and the connection has to be reset.
+ */
+int evict_rest(struct engine *engine, int fd, struct channel *out);
+
 /*
  * Ends the connection as by a reset, with the descriptor still open: the peer and whoever holds it find ECONNRESET. What comes
  * next in the stream could not be delivered.

@@ -188,8 +188,12 @@ static void tell_overdue(struct conn *conn)
 		if (watch->set != overdue.set || !watch->overdue)
 			continue;
 		watch->overdue = false;
-		if (engine_met(engine) && has_news(&entry))
-			overdue.events[overdue.told++] = event_of(&entry);
+		if (!engine_met(engine) || !has_news(&entry))
+			continue;
+		overdue.events[overdue.told++] = event_of(&entry);
+		/* What is left of a ring that was left has no doorbell that would go on telling. */
+		if (lane_has_left(&engine->channel.in) && !(watch->event.events & (EPOLLET | EPOLLONESHOT)))
+			mark_overdue(watch);
 	}
 	lock_give(&conn->lock, &hold);
 }

@@ -11,6 +11,7 @@
 #include "common/sys.h"
 #include "preload/choose.h"
 #include "preload/conn.h"
+#include "preload/exec.h"
 #include "preload/guest.h"
 #include "preload/real.h"
 #include "preload/signals.h"
@@ -46,12 +47,16 @@ __attribute__((constructor)) void guest_start(void)
 		log_open((enum log_level)settings.log_level, settings.log_file);
 	choose_start(log_refused);
 	if (stats_start() < 0)
-		return;
+		goto end;
 	guard_install_handler = signals_take_fault;
 	guard_start((enum guard_kind)settings.guard);
 	if (table_start() < 0)
-		return; /* every descriptor stays the kernel's alone */
+		goto end; /* every descriptor stays the kernel's alone */
 	table_own_refresh();
+	target_start();
+	exec_take_in();
 	look_at_inherited();
+end:
+	exec_take_in(); /* where it can't be taken in, it must not be missed in silence */
 	errno = saved;
 }

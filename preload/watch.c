@@ -198,7 +198,7 @@ static void follow_conn(struct conn *conn, struct set *set, int set_fd, int op, 
  */
 static bool matters(const struct conn *conn)
 {
-	return conn->zerocopy.enabled || (conn_active(conn) && conn->policy != PATH_SG);
+	return conn->zerocopy.enabled || engine_is_there(conn) || (conn_active(conn) && conn->policy != PATH_SG);
 }
 
 /*

@@ -189,11 +189,16 @@ void lane_raw_ends(struct lane *lane, size_t bytes);
  */
 void lane_leave(struct lane *lane);
 
+static inline bool lane_has_left(const struct lane *lane)
+{
+	return atomic_load_explicit(&lane->shared->away, memory_order_relaxed) == LANE_HAS_LEFT;
+}
+
 static inline bool lane_is_over(const struct lane *lane)
 {
 	const struct lane_shared *shared = lane->shared;
 
-	return atomic_load_explicit(&shared->away, memory_order_relaxed) == LANE_HAS_LEFT &&
+	return lane_has_left(lane) &&
 	       !atomic_load_explicit(&shared->from_ring, memory_order_relaxed) &&
 	       !atomic_load_explicit(&shared->bells_skip, memory_order_relaxed) &&
 	       atomic_load_explicit(&shared->head, memory_order_relaxed) ==

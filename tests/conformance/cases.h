@@ -31,6 +31,8 @@ enum burst_end {
 	BURST_END_EXIT_GROUP,
 };
 
+enum exec_by { EXEC_BY_FORK, EXEC_BY_VFORK, EXEC_BY_SPAWN };
+
 enum descriptor_dup { DUP_DUP, DUP_DUP2, DUP_DUP3, DUP_FCNTL, DUP_FCNTL_CLOEXEC, DUP_SYSCALL, DUP_TRAP };
 enum descriptor_close {
 	CLOSE_CALL,

@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "preload/exec.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "common/log.h"
+#include "common/sys.h"
+#include "preload/evict.h"
+#include "preload/guest.h"
+
+#define VARIABLE "LIBZC_CARRY="
+#define VARIABLE_BYTES 16384 /* some 600 connections with unread bytes; more are reset */
+#define KEPT_MAX 1024
+#define NAMES_MAX 8	   /* descriptors of one connection that are told to the new program */
+#define SCAN 256	   /* numbers that are looked at whether they are known or not */
+
+/* What has to be put back if the exec fails. */
+struct kept {
+	struct conn *conn;
+	int fd;			/* that names its socket here; or that was buried */
+	int other;		/* what goes along, or the buried one's socket */
+	bool buried;
+	struct channel rest;	/* without a header: not mapped here any more */
+};
+
+struct exec_memory {
+	size_t bytes;
+	int count;
+	size_t used;		/* of the variable */
+	char variable[VARIABLE_BYTES];
+	struct kept kept[KEPT_MAX];
+	char *envp[];
+};
+
+/* The numbers of a connection that the new program gets. */
+struct names {
+	int fds[NAMES_MAX];
+	int count;
+	bool handed; /* one of them was made for it */
+};
+
+/* Open descriptors that are no close-on-exec, by the cookies of their sockets: also those that nobody has told us of. */
+struct scan {
+	uint64_t cookies[SCAN];
+};
+
+static bool stays_open(int fd)
+{
+	long flags = sys_call(SYS_fcntl, fd, F_GETFD, 0, 0, 0, 0);
+
+	return flags >= 0 && !(flags & FD_CLOEXEC);
+}
+
+static void scan_descriptors(struct scan *scan)
+{
+	for (int fd = 0; fd < SCAN; fd++)
+		scan->cookies[fd] = stays_open(fd) ? conn_cookie_of(fd) : 0;
+}
+
+static void add_name(struct names *names, int fd)
+{
+	for (int i = 0; i < names->count; i++) {
+		if (names->fds[i] == fd)
+			return;
+	}
+	if (names->count < NAMES_MAX)
+		names->fds[names->count++] = fd;
+}
+
+static void find_names(const struct exec *exec, const struct conn *conn, const struct scan *scan, struct names *names)
+{
+	*names = (struct names){ .handed = exec->spawns ? conn->spawned : conn->handed };
+	if (exec->spawns && conn->spawned && conn->descriptors)
+		add_name(names, conn->fds[0]); /* whatever number it gets there */
+	for (int i = 0; i < conn->descriptors; i++) {
+		if (stays_open(conn->fds[i]) && conn_cookie_of(conn->fds[i]) == conn->cookie)
+			add_name(names, conn->fds[i]);
+	}
+	for (int fd = 0; fd < SCAN; fd++) {
+		if (scan->cookies[fd] != conn->cookie)
+			continue;
+		names->handed |= !exec->spawns && table_conn(fd) != conn;
+		add_name(names, fd);
+	}
+}
+
+static size_t count_variables(char *const envp[])
+{
+	size_t count = 0;
+
+	while (envp && envp[count])
+		count++;
+	return count;
+}
+
+/* Returns a place for something to put back, NULL if there is none. */
+static struct kept *new_kept(struct exec *exec, struct conn *conn, int fd)
+{
+	size_t bytes = sizeof(struct exec_memory) + (count_variables(exec->envp) + 2) * sizeof(char *);
+	struct kept *kept;
+
+	if (!exec->memory) {
+		exec->memory = sys_map(bytes, MAP_PRIVATE | MAP_NORESERVE);
+		if (!exec->memory)
+			return NULL;
+		exec->memory->bytes = bytes;
+	}
+	if (exec->memory->count == KEPT_MAX)
+		return NULL;
+	kept = &exec->memory->kept[exec->memory->count++];
+	*kept = (struct kept){ .conn = conn, .fd = fd, .other = -1 };
+	return kept;
+}
+
+static enum target target(struct exec *exec)
+{
+	if (!exec->looked)
+		exec->target = target_of(exec->name, exec->envp);
+	exec->looked = true;
+	return exec->target;
+}
+
+/* The new program gets a socket without a connection instead: what it would find there is not in order. */
+static bool bury(struct exec *exec, struct conn *conn, int fd)
+{
+	struct kept *kept = new_kept(exec, conn, fd);
+	long dead = kept ? sys_call(SYS_socket, AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0, 0, 0, 0) : -ENOMEM;
+	long backup = dead < 0 ? dead : sys_call(SYS_fcntl, fd, F_DUPFD_CLOEXEC, SYS_FD_HIGH, 0, 0, 0);
+
+	if (backup >= 0 && sys_call(SYS_dup3, dead, fd, 0, 0, 0, 0) >= 0) {
+		kept->other = (int)backup;
+		kept->buried = true;
+	}
+	if (dead >= 0)
+		sys_call(SYS_close, dead, 0, 0, 0, 0, 0);
+	log_info("fd %d: does not go along: others have bytes to receive on it", fd);
+	return kept && kept->buried;
+}
+
+static bool bury_all(struct exec *exec, struct conn *conn, const struct names *names)
+{
+	bool all = true;
+
+	for (int i = 0; i < names->count && !exec->spawns; i++)
+		all &= bury(exec, conn, names->fds[i]);
+	return all;
+}
+
+/* NUMBER.COOKIE.FD,FD,...; for each. Returns false if there is no room. */
+static bool tell(struct exec_memory *memory, int number, const struct conn *conn, const struct names *names)
+{
+	char *at = memory->variable + memory->used;
+	size_t room = sizeof(memory->variable) - memory->used, used = 0;
+
+	if (room < sizeof(VARIABLE) + 64 + NAMES_MAX * 12)
+		return false;
+	if (!memory->used)
+		used = log_format(at, room, VARIABLE);
+	used += log_format(at + used, room - used, "%d.%lx.", number, (unsigned long)conn->cookie);
+	for (int i = 0; i < names->count; i++)
+		used += log_format(at + used, room - used, "%d,", names->fds[i]);
+	used += log_format(at + used, room - used, ";");
+	memory->used += used;
+	return true;
+}
+
+/* Puts what is unread where the new program finds it. Under the lock `in`. */
+static bool carry(struct exec *exec, struct conn *conn, struct engine *engine, const struct names *names)
+{
+	bool alone = conn_process_is_ours() && atomic_load(&engine->holders) == 1;
+	struct kept *kept = new_kept(exec, conn, names->fds[0]);
+
+	if (!kept || evict_rest(engine, kept->fd, &kept->rest) < 0) {
+		if (kept)
+			exec->memory->count--;
+		return false;
+	}
+	kept->other = kept->rest.fd;
+	kept->rest.fd = -1;
+	/* Only who has the engine for himself can take it back; and what vfork's child maps stays with its parent. */
+	if (!alone)
+		channel_close(&kept->rest);
+	sys_call(SYS_fcntl, kept->other, F_SETFD, 0, 0, 0, 0);
+	stats_reason(conn->slot, REASON_CARRIED);
+	return tell(exec->memory, kept->other, conn, names);
+}
+
+/* A connection that the new program inherits. Under the lock `in`. */
+static void hand_over_lane(struct exec *exec, struct conn *conn, struct engine *engine, const struct names *names)
+{
+	bool ours = conn_process_is_ours();
+	bool shared = !ours || exec->spawns || (conn->inherited && atomic_load(&engine->holders) > 1);
+
+	if (shared && !names->handed && evict_has_rest(engine) && bury_all(exec, conn, names))
+		return; /* the others go on as they are */
+	if (evict_in(conn, engine, names->fds[0]))
+		return;
+	if (shared && !names->handed && bury_all(exec, conn, names))
+		return;
+	if (target(exec) != TARGET_OURS || !carry(exec, conn, engine, names))
+		evict_reset(conn, names->fds[0]);
+}
+
+static void hand_over(struct exec *exec, struct conn *conn, const struct names *names)
+{
+	struct engine *engine = engine_enter(conn, conn_fd(conn));
+	struct lock_hold hold;
+
+	if (!engine)
+		return;
+	if (target(exec) != TARGET_NONE && lock_take(&engine->in, &hold)) {
+		engine_stays_apart(conn, engine);
+		if (engine_met(engine))
+			hand_over_lane(exec, conn, engine, names);
+		lock_give(&engine->in, &hold);
+		if (engine_met(engine) && lane_presence(&engine->channel.in) != LANE_STAYS)
+			evict_out(conn, engine, names->fds[0]);
+		if (!exec->spawns && conn_process_is_ours())
+			engine_gives_up(conn, engine);
+	}
+	engine_leave(conn);
+}
+
+/* All connections. Returns whether there was anything to be done. */
+static void look_at_all(struct exec *exec)
+{
+	struct scan scan;
+	struct names names;
+	struct conn *conn;
+	bool scanned = false;
+
+	for (uint32_t at = 0; (conn = conn_next(&at));) {
+		if (!engine_is_there(conn))
+			continue;
+		if (!scanned)
+			scan_descriptors(&scan);
+		scanned = true;
+		find_names(exec, conn, &scan, &names);
+		if (names.count)
+			hand_over(exec, conn, &names);
+		else if (!exec->spawns && conn_process_is_ours())
+			engine_goes(conn);
+	}
+}
+
+/* The program's environment with one more variable. */
+static char *const *with_variable(struct exec *exec)
+{
+	struct exec_memory *memory = exec->memory;
+	size_t count = 0;
+
+	for (char *const *at = exec->envp; at && *at; at++) {
+		if (strncmp(*at, VARIABLE, sizeof(VARIABLE) - 1) != 0)
+			memory->envp[count++] = *at;
+	}
+	memory->envp[count++] = memory->variable;
+	memory->envp[count] = NULL;
+	return memory->envp;
+}
+
+static char *const *begin(struct exec *exec, const struct target_name *name, char *const envp[], bool spawns)
+{
+	*exec = (struct exec){ .name = name, .envp = envp, .spawns = spawns };
+	if (!atomic_load_explicit(&engine_ever, memory_order_relaxed) || guest_sandboxed())
+		return envp;
+	look_at_all(exec);
+	return exec->memory && exec->memory->used ? with_variable(exec) : envp;
+}
+
+char *const *exec_begins(struct exec *exec, const struct target_name *name, char *const envp[])
+{
+	return begin(exec, name, envp, false);
+}
+
+char *const *exec_spawns(struct exec *exec, const struct target_name *name, char *const envp[])
+{
+	return begin(exec, name, envp, true);
+}
+
+static void put_back(struct kept *kept)
+{
+	struct engine *engine = kept->buried ? NULL : engine_enter(kept->conn, conn_fd(kept->conn));
+	struct lock_hold hold;
+
+	if (kept->buried)
+		sys_call(SYS_dup3, kept->other, kept->fd, 0, 0, 0, 0);
+	if (engine && kept->rest.header && lock_take(&engine->in, &hold)) {
+		engine_take_back(engine, &kept->rest);
+		lock_give(&engine->in, &hold);
+	} else if (!kept->buried) {
+		evict_reset(kept->conn, kept->fd);
+	}
+	if (engine)
+		engine_leave(kept->conn);
+}
+
+static void end(struct exec *exec, bool done)
+{
+	struct exec_memory *memory = exec->memory;
+
+	for (int i = 0; memory && i < memory->count; i++) {
+		struct kept *kept = &memory->kept[i];
+
+		if (!done)
+			put_back(kept);
+		else
+			channel_close(&kept->rest);
+		if (kept->other >= 0)
+			sys_call(SYS_close, kept->other, 0, 0, 0, 0, 0);
+	}
+	if (memory)
+		sys_call(SYS_munmap, (long)memory, (long)memory->bytes, 0, 0, 0, 0);
+	exec->memory = NULL;
+}
+
+void exec_failed(struct exec *exec)
+{
+	int saved = errno;
+
+	end(exec, false);
+	if (atomic_load_explicit(&engine_ever, memory_order_relaxed) && conn_process_is_ours())
+		conn_each(engine_stays);
+	errno = saved;
+}
+
+void exec_spawned(struct exec *exec, bool done)
+{
+	end(exec, done);
+}
+
+/* In the new program -------------------------------------------------------------------------------------------------- */
+
+static bool next_number(const char **at, int base, char ends, uint64_t *out)
+{
+	char *end;
+
+	*out = strtoull(*at, &end, base);
+	if (end == *at || *end != ends)
+		return false;
+	*at = end + 1;
+	return true;
+}
+
+/* Gives the bytes to the socket of this cookie under all its numbers. */
+static bool give_to_socket(const struct channel *rest, uint64_t cookie, const struct names *names)
+{
+	struct conn *conn = NULL;
+	int first = -1;
+
+	for (int i = 0; i < names->count; i++) {
+		if (conn_cookie_of(names->fds[i]) != cookie)
+			continue;
+		if (conn) {
+			conn_dup(first, names->fds[i]);
+			continue;
+		}
+		conn = conn_take_in(names->fds[i]);
+		if (!conn || !engine_take_in(conn, rest))
+			return false;
+		first = names->fds[i];
+	}
+	return conn != NULL;
+}
+
+static void take_in(int memory, uint64_t cookie, const struct names *names)
+{
+	struct channel rest;
+	int rc = channel_take(&rest, memory);
+
+	if (rc >= 0 && give_to_socket(&rest, cookie, names)) {
+		log_info("fd %d: %u bytes unread from the program before", names->fds[0], (unsigned int)lane_unread(&rest.in));
+	} else {
+		for (int i = 0; i < names->count; i++) {
+			struct sockaddr nobody = { .sa_family = AF_UNSPEC };
+
+			if (conn_cookie_of(names->fds[i]) == cookie)
+				sys_call(SYS_connect, names->fds[i], (long)&nobody, sizeof(nobody), 0, 0, 0);
+		}
+		if (rc >= 0)
+			channel_close(&rest);
+	}
+	sys_call(SYS_close, memory, 0, 0, 0, 0, 0);
+}
+
+void exec_take_in(void)
+{
+	const char *at = secure_getenv("LIBZC_CARRY");
+	uint64_t memory, cookie, fd;
+
+	while (at && *at && next_number(&at, 10, '.', &memory) && next_number(&at, 16, '.', &cookie) && cookie) {
+		struct names names = { .count = 0 };
+
+		while (next_number(&at, 10, ',', &fd))
+			add_name(&names, (int)fd);
+		for (int i = 0; i < SCAN; i++) {
+			if (conn_cookie_of(i) == cookie)
+				add_name(&names, i);
+		}
+		take_in((int)memory, cookie, &names);
+		if (*at == ';')
+			at++;
+	}
+	unsetenv("LIBZC_CARRY");
+}

@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Bytes that have arrived and are not received yet when a connection changes hands: exec, fork and exec, posix_spawn, children
+ * that merely inherit it. First the two ends talk for a while, so that whatever moves the bytes is in full swing.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cases.h"
+#include "end.h"
+
+extern char **environ;
+
+#define TURNS 50
+#define MANY 3
+
+static void take_all(int fd, void *data, size_t bytes)
+{
+	EXPECT(recv(fd, data, bytes, MSG_WAITALL) == (ssize_t)bytes);
+}
+
+/* Requests and answers. */
+static void talk(struct end *end)
+{
+	char data[64] = { 0 };
+
+	for (int i = 0; i < TURNS; i++) {
+		if (!end->server)
+			MUST(send(end->fd, data, sizeof(data), 0));
+		take_all(end->fd, data, sizeof(data));
+		if (end->server)
+			MUST(send(end->fd, data, sizeof(data), 0));
+	}
+}
+
+static void meet_and_talk(struct end *end)
+{
+	meet(end);
+	talk(end);
+}
+
+/* The server sends so much that nobody receives yet, and says so. Returns whether this is the server. */
+static bool send_unread(struct end *end, size_t bytes)
+{
+	if (!end->server) {
+		await(end, "sent");
+		await_bytes(end->fd, bytes < 1000 ? (int)bytes : 1000);
+		return false;
+	}
+	give_pattern(end->fd, bytes, 6, 0);
+	tell(end, "sent");
+	return true;
+}
+
+/* What the server does after its unread bytes: more of them when it is asked, and everything that comes back is right. */
+static void serve_on(struct end *end, size_t bytes)
+{
+	char c;
+
+	take_all(end->fd, &c, 1);
+	give_pattern(end->fd, bytes, 6, bytes);
+	take_to_end(end->fd, 7, 0);
+}
+
+static void finish(int fd, size_t bytes)
+{
+	take_pattern(fd, bytes, 6, 0);
+	MUST(send(fd, "x", 1, 0));
+	take_pattern(fd, bytes, 6, bytes);
+	give_pattern(fd, bytes, 7, 0);
+	CALL(close(fd));
+}
+
+static void look_by_epoll(int fd)
+{
+	struct epoll_event event = { .events = EPOLLIN, .data.fd = fd };
+	int set = (int)MUST(epoll_create1(0));
+
+	MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+	CALL(epoll_wait(set, &event, 1, 10000));
+	note("epoll: %s", event_names(event.events));
+	MUST(close(set));
+}
+
+static void look_by_select(int fd)
+{
+	struct timeval time = { .tv_sec = 10 };
+	fd_set set;
+
+	FD_ZERO(&set);
+	FD_SET(fd, &set);
+	CALL(select(fd + 1, &set, NULL, NULL, &time));
+}
+
+/* A new program finds what its predecessor has not received, by every way of looking. */
+void exec_unread(struct end *end, long bytes)
+{
+	char peeked[10];
+	int unread = 0;
+
+	if (!stage()) {
+		meet_and_talk(end);
+		if (send_unread(end, (size_t)bytes)) {
+			serve_on(end, (size_t)bytes);
+			return;
+		}
+		exec_stage(end, 1);
+	}
+	note_poll(end->fd, POLLIN);
+	look_by_select(end->fd);
+	look_by_epoll(end->fd);
+	MUST(ioctl(end->fd, FIONREAD, &unread));
+	note("unread: %d", bytes <= 1000 ? unread : unread > 0);
+	CALL(recv(end->fd, peeked, sizeof(peeked), MSG_PEEK));
+	EXPECT(pattern_check(peeked, sizeof(peeked), 6, 0));
+	finish(end->fd, (size_t)bytes);
+}
+
+/* Again and again, each program receives a little. */
+void exec_relay(struct end *end, long bytes)
+{
+	size_t part = (size_t)bytes / 4;
+	char data[part];
+	int now = stage();
+
+	if (!now) {
+		meet_and_talk(end);
+		if (send_unread(end, (size_t)bytes)) {
+			serve_on(end, (size_t)bytes);
+			return;
+		}
+	}
+	if (now < 3) {
+		take_all(end->fd, data, part);
+		EXPECT(pattern_check(data, part, 6, part * (size_t)now));
+		exec_stage(end, now + 1);
+	}
+	take_pattern(end->fd, (size_t)bytes - 3 * part, 6, 3 * part);
+	MUST(send(end->fd, "x", 1, 0));
+	take_pattern(end->fd, (size_t)bytes, 6, (size_t)bytes);
+	CALL(close(end->fd));
+}
+
+/* Some of it received before, and more sent after that: whatever way the bytes took, they are next to each other. */
+void exec_halfway(struct end *end, long bytes)
+{
+	size_t half = (size_t)bytes / 2;
+
+	if (!stage()) {
+		meet_and_talk(end);
+		if (send_unread(end, (size_t)bytes)) {
+			await(end, "half");
+			give_pattern(end->fd, 100, 6, (size_t)bytes);
+			tell(end, "more");
+			serve_on(end, (size_t)bytes + 100);
+			return;
+		}
+		take_pattern(end->fd, half, 6, 0);
+		tell(end, "half");
+		await(end, "more");
+		exec_stage(end, 1);
+	}
+	take_pattern(end->fd, (size_t)bytes + 100 - half, 6, half);
+	MUST(send(end->fd, "x", 1, 0));
+	take_pattern(end->fd, (size_t)bytes + 100, 6, (size_t)bytes + 100);
+	give_pattern(end->fd, 1000, 7, 0);
+	CALL(close(end->fd));
+}
+
+/* Several connections, one of which is known by two numbers, and another under its twin alone. */
+void exec_many(struct end *end, long bytes)
+{
+	char name[16], text[16];
+	int fds[MANY];
+
+	if (!stage()) {
+		for (int i = 0; i < MANY; i++) {
+			meet_and_talk(end);
+			fds[i] = end->fd;
+			send_unread(end, (size_t)bytes);
+		}
+		for (int i = 0; i < MANY && end->server; i++) {
+			end->fd = fds[i];
+			serve_on(end, (size_t)bytes);
+		}
+		if (end->server)
+			return;
+		MUST(dup2(fds[0], 200));
+		MUST(dup2(fds[1], 201));
+		MUST(close(fds[1]));
+		fds[1] = 201;
+		for (int i = 0; i < MANY; i++) {
+			snprintf(name, sizeof(name), "EXEC_FD%d", i);
+			snprintf(text, sizeof(text), "%d", fds[i]);
+			setenv(name, text, 1);
+		}
+		exec_stage(end, 1);
+	}
+	for (int i = 0; i < MANY; i++) {
+		snprintf(name, sizeof(name), "EXEC_FD%d", i);
+		fds[i] = atoi(getenv(name));
+	}
+	take_pattern(fds[0], (size_t)bytes / 2, 6, 0);
+	take_pattern(200, (size_t)bytes - (size_t)bytes / 2, 6, (size_t)bytes / 2);
+	MUST(close(fds[0]));
+	MUST(send(200, "x", 1, 0));
+	take_pattern(200, (size_t)bytes, 6, (size_t)bytes);
+	CALL(close(200));
+	for (int i = 1; i < MANY; i++)
+		finish(fds[i], (size_t)bytes);
+}
+
+/* An exec that fails, at the first look or in the kernel's, takes nothing away. */
+void exec_fails_unread(struct end *end, long bytes)
+{
+	static char huge[1 << 18];
+
+	meet_and_talk(end);
+	if (send_unread(end, (size_t)bytes)) {
+		serve_on(end, (size_t)bytes);
+		return;
+	}
+	CALL(execl("/nowhere/nothing", "nothing", NULL));
+	memset(huge, 'x', sizeof(huge) - 1);
+	for (int i = 0; i < 3; i++) {
+		CALL(execl("/proc/self/exe", "corpus", huge, NULL));
+		note_poll(end->fd, POLLIN);
+	}
+	finish(end->fd, (size_t)bytes);
+}
+
+static pid_t run_true(int how)
+{
+	char *const argv[] = { (char *)"true", NULL };
+	pid_t child = -1;
+
+	if (how == 0)
+		EXPECT(!posix_spawnp(&child, "true", NULL, NULL, argv, environ));
+	else
+		child = how == 1 ? vfork() : fork();
+	if (!child) {
+		execvp("true", argv);
+		_exit(9);
+	}
+	return (pid_t)MUST(child);
+}
+
+/* Children that inherit the connection and have no use for it. */
+void exec_leaks(struct end *end, long bytes)
+{
+	meet_and_talk(end);
+	if (send_unread(end, (size_t)bytes)) {
+		serve_on(end, (size_t)bytes);
+		return;
+	}
+	for (int i = 0; i < 3; i++)
+		reap(run_true(i));
+	CALL(system("true"));
+	finish(end->fd, (size_t)bytes);
+}
+
+/* Without unread bytes, too; and the talk goes on. */
+void exec_leaks_idle(struct end *end, long unused)
+{
+	meet_and_talk(end);
+	for (int i = 0; i < 4; i++) {
+		if (!end->server && i < 3)
+			reap(run_true(i));
+		else if (!end->server)
+			CALL(system("true"));
+		talk(end);
+	}
+}
+
+/* The first bytes are the server's, the rest its program's: `cat`, which sends it back. */
+static void spawn_cat(struct end *end, long how)
+{
+	char *const argv[] = { (char *)"cat", NULL };
+	posix_spawn_file_actions_t actions;
+	pid_t child;
+
+	if (how == EXEC_BY_SPAWN) {
+		posix_spawn_file_actions_init(&actions);
+		posix_spawn_file_actions_adddup2(&actions, end->fd, 0);
+		posix_spawn_file_actions_adddup2(&actions, end->fd, 1);
+		EXPECT(!posix_spawnp(&child, "cat", &actions, NULL, argv, environ));
+		posix_spawn_file_actions_destroy(&actions);
+	} else {
+		child = how == EXEC_BY_VFORK ? vfork() : fork();
+		if (!child) {
+			dup2(end->fd, 0);
+			dup2(end->fd, 1);
+			execvp("cat", argv);
+			_exit(9);
+		}
+	}
+	MUST(child);
+	MUST(close(end->fd));
+	reap(child);
+}
+
+void exec_inetd(struct end *end, long how)
+{
+	meet_and_talk(end);
+	if (end->server) {
+		take_pattern(end->fd, 10, 6, 0);
+		await(end, "sent");
+		spawn_cat(end, how);
+		return;
+	}
+	give_pattern(end->fd, 20000, 6, 0);
+	tell(end, "sent");
+	MUST(shutdown(end->fd, SHUT_WR));
+	take_to_end(end->fd, 6, 10);
+}
