@@ -57,13 +57,13 @@ static enum verbs_trouble look_at(struct ibv_device *device, struct verbs_device
 		out->reads_in = (uint32_t)more.orig_attr.max_qp_rd_atom;
 		out->on_demand = more.odp_caps.general_caps & IBV_ODP_SUPPORT;
 	}
-	for (uint8_t port = 1; port <= out->ports; port++) {
+	for (uint32_t port = 1; port <= out->ports && port <= UINT8_MAX; port++) {
 		struct ibv_port_attr attributes;
 
-		if (ibv_query_port(context, port, &attributes) || attributes.state != IBV_PORT_ACTIVE)
+		if (ibv_query_port(context, (uint8_t)port, &attributes) || attributes.state != IBV_PORT_ACTIVE)
 			continue;
 		out->ports_active++;
-		out->gids += gids_of(context, port, &attributes);
+		out->gids += gids_of(context, (uint8_t)port, &attributes);
 	}
 	ibv_close_device(context);
 	return !out->ports_active ? VERBS_NO_PORT : !out->gids ? VERBS_NO_GID : VERBS_FINE;

@@ -176,11 +176,11 @@ int verbs_admit(struct verbs_request *request, const struct verbs_setup *setup, 
 {
 	struct rdma_event_channel *events = make_events();
 	struct verbs_conn *conn = NULL;
-	int rc = events ? conn_make(setup, events, &conn) : -errno;
+	int rc = events ? conn_make(setup, events, &conn) : -EMFILE;
 
-	if (rc >= 0)
-		rc = rdma_migrate_id(request->id, events) ? -errno : 0;
-	if (rc < 0) {
+	if (conn && rdma_migrate_id(request->id, events))
+		rc = -EIO;
+	if (rc < 0 || !conn) {
 		if (conn)
 			verbs_close(conn);
 		verbs_refuse(request, VERBS_FAILED);
@@ -212,10 +212,10 @@ int verbs_connect(const struct sockaddr *from, const struct sockaddr *to, const 
 		  const struct verbs_setup *setup, struct verbs_conn **out)
 {
 	struct rdma_event_channel *events = make_events();
-	struct verbs_conn *conn;
-	int rc = events ? conn_make(setup, events, &conn) : -errno;
+	struct verbs_conn *conn = NULL;
+	int rc = events ? conn_make(setup, events, &conn) : -EMFILE;
 
-	if (rc < 0)
+	if (rc < 0 || !conn)
 		return rc;
 	conn->tuple = *tuple;
 	if (rdma_create_id(events, &conn->id, conn, RDMA_PS_TCP) ||

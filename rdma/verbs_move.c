@@ -477,7 +477,7 @@ static ssize_t gather(struct verbs_conn *conn, struct work *work, struct ibv_sge
 static ssize_t post_get(struct verbs_conn *conn, const struct verbs_remote *from, size_t bytes, const struct iovec *iov,
 			int count, size_t skip, uint64_t cookie)
 {
-	struct ibv_sge pieces[GET_PIECES];
+	struct ibv_sge pieces[GET_PIECES] = { 0 };
 	struct ibv_send_wr request = { .sg_list = pieces, .opcode = IBV_WR_RDMA_READ };
 	struct work *work = next_work(conn);
 	ssize_t got;
