@@ -31,33 +31,13 @@
 
 #include "common/clock.h"
 #include "common/hist.h"
-#include "rdma/channel.h"
-#include "rdma/verbs.h"
-#include "rdma/verbs_replay.h"
+#include "tests/vm/programs/verbs_peer.h"
 
-#define RING_BYTES (1u << 20)
-#define PATTERN_BYTES 65521u /* prime: no alignment hides a wrong offset */
-#define CHUNK_MAX (1u << 20)
-#define EXPOSED_BYTES (8u << 20)
-#define PATIENCE_MS 12000
-
-struct end {
-	const char *name, *mode, *command;
-	uint64_t bytes, message_bytes;
-	const struct verbs_table *verbs;
-	struct verbs_conn *conn;
-	struct channel channel;
-	struct lane *out, *in;
-	int other; /* the socket to the other end */
-	bool accepting, broken;
-	uint64_t sent, received;
-};
-
-static struct end self;
+struct end self;
 static uint8_t pattern[PATTERN_BYTES + CHUNK_MAX];
-static uint8_t scratch[CHUNK_MAX];
+uint8_t scratch[CHUNK_MAX];
 
-static void __attribute__((noreturn, format(printf, 1, 2))) die(const char *format, ...)
+void die(const char *format, ...)
 {
 	va_list arguments;
 
@@ -75,12 +55,12 @@ static void make_pattern(void)
 		pattern[i] = (uint8_t)((i % PATTERN_BYTES) * 2654435761u >> 13);
 }
 
-static const uint8_t *pattern_at(uint64_t position)
+const uint8_t *pattern_at(uint64_t position)
 {
 	return pattern + position % PATTERN_BYTES;
 }
 
-static void must_match(const uint8_t *bytes, size_t count, uint64_t position)
+void must_match(const uint8_t *bytes, size_t count, uint64_t position)
 {
 	if (memcmp(bytes, pattern_at(position), count))
 		die("wrong bytes at %llu", (unsigned long long)position);
@@ -88,7 +68,7 @@ static void must_match(const uint8_t *bytes, size_t count, uint64_t position)
 
 /* Waiting ----------------------------------------------------------------------------------------------------------- */
 
-static const char *trouble(void)
+const char *trouble(void)
 {
 	enum verbs_trouble why;
 
@@ -97,7 +77,7 @@ static const char *trouble(void)
 }
 
 /* Sleeps until something has happened. */
-static void sleep_for(unsigned int what)
+void sleep_for(unsigned int what)
 {
 	struct pollfd fds[] = { { self.verbs->fd(self.conn), POLLIN, 0 }, { self.other, POLLIN, 0 } };
 	bool breaks = !strcmp(self.mode, "break");
@@ -140,13 +120,13 @@ static void take_over(void)
 	}
 }
 
-static void tell_other(const void *bytes, size_t count)
+void tell_other(const void *bytes, size_t count)
 {
 	if (write(self.other, bytes, count) != (ssize_t)count)
 		die("the other end is gone");
 }
 
-static bool hear_other(void *bytes, size_t count)
+bool hear_other(void *bytes, size_t count)
 {
 	for (size_t done = 0; done < count;) {
 		ssize_t got = read(self.other, (uint8_t *)bytes + done, count - done);
@@ -172,7 +152,7 @@ static size_t put(uint64_t bytes)
 	return (size_t)rc;
 }
 
-static size_t take(bool compare)
+size_t take(bool compare)
 {
 	struct iovec iov = { scratch, sizeof(scratch) };
 	size_t got;
@@ -198,7 +178,7 @@ static void run_command(void)
 }
 
 /* Sends and receives so many until both are done or the connection breaks. */
-static void exchange(uint64_t out, uint64_t in)
+void exchange(uint64_t out, uint64_t in)
 {
 	bool compare = strcmp(self.mode, "rate");
 
@@ -383,90 +363,6 @@ static void fetch(void)
 	}
 	tell_other("d", 1);
 	free(gets.memory);
-}
-
-static void settle(struct verbs_positions *at)
-{
-	uint64_t until = clock_now() + PATIENCE_MS * 1000000ull;
-
-	for (self.verbs->positions(self.conn, at); !at->settled; self.verbs->positions(self.conn, at)) {
-		if (clock_now() > until)
-			die("broken, but nothing settles");
-		self.verbs->woke(self.conn);
-	}
-	while (take(true))
-		;
-	self.verbs->positions(self.conn, at);
-}
-
-/* Behind the break: the rest by the socket, of what the ring has kept and then of what is new. */
-static void send_rest(uint64_t from)
-{
-	while (from < self.bytes) {
-		uint8_t bytes[4096];
-		ssize_t got = from < self.sent ? verbs_replay(self.out, from, bytes, sizeof(bytes)) : 0;
-
-		if (got < 0 || (!got && from < self.sent))
-			die("replay from %llu: %zd", (unsigned long long)from, got);
-		if (got) {
-			must_match(bytes, (size_t)got, from);
-		} else {
-			got = (ssize_t)(self.bytes - from < sizeof(bytes) ? self.bytes - from : sizeof(bytes));
-			memcpy(bytes, pattern_at(from), (size_t)got);
-		}
-		tell_other(bytes, (size_t)got);
-		from += (uint64_t)got;
-	}
-}
-
-static void receive_rest(void)
-{
-	while (self.received < self.bytes) {
-		uint64_t left = self.bytes - self.received;
-		size_t part = left < 4096 ? left : 4096;
-
-		if (!hear_other(scratch, part))
-			die("the other end is gone at %llu", (unsigned long long)self.received);
-		must_match(scratch, part, self.received);
-		self.received += part;
-	}
-}
-
-static void break_and_go_on(void)
-{
-	uint64_t theirs, from = clock_now();
-	struct verbs_positions at;
-
-	exchange(self.bytes, self.bytes);
-	while (!self.broken) {
-		sleep_for(VERBS_IN);
-		self.broken = self.verbs->poll(self.conn) == -ENOTCONN;
-	}
-	settle(&at);
-	if (at.confirmed > at.delivered || at.delivered > at.written || at.written > at.sent ||
-	    at.received != self.received || at.sent != self.sent)
-		die("positions: %llu %llu %llu %llu", (unsigned long long)at.confirmed,
-		    (unsigned long long)at.delivered, (unsigned long long)at.written, (unsigned long long)at.sent);
-	printf("{\"end\":\"%s\",\"trouble\":\"%s\",\"sent\":%llu,\"written\":%llu,\"delivered\":%llu,\"confirmed\":%llu,"
-	       "\"received\":%llu,\"seconds\":%.2f",
-	       self.name, trouble(), (unsigned long long)at.sent, (unsigned long long)at.written,
-	       (unsigned long long)at.delivered, (unsigned long long)at.confirmed, (unsigned long long)at.received,
-	       (double)(clock_now() - from) / 1e9);
-	self.verbs->close(self.conn);
-	self.conn = NULL;
-	if (write(self.other, &at.received, sizeof(at.received)) < 0 || !hear_other(&theirs, sizeof(theirs))) {
-		printf(",\"alone\":true}\n");
-		return;
-	}
-	if (theirs < at.delivered || theirs > at.written)
-		die("the other end has %llu", (unsigned long long)theirs);
-	/* One after the other: a socket holds less than the rest. */
-	if (self.accepting)
-		receive_rest();
-	send_rest(theirs);
-	if (!self.accepting)
-		receive_rest();
-	printf(",\"theirs\":%llu,\"whole\":true}\n", (unsigned long long)theirs);
 }
 
 static void refused(void)
