@@ -14,12 +14,14 @@
 #include "preload/spread.h"
 
 #define HOT_MAX 240		/* more active connections than that in one set are cold */
+#define IDLE_MAX 8		/* sleeps after which one that had nothing stays cold */
 #define KERNEL_EVERY_NS 20000	/* the kernel's events wait no longer than that behind those of rings */
 #define READS (EPOLLIN | EPOLLRDNORM)
 
 struct hot_entry {
 	struct conn *conn;
 	struct watch *watch;
+	uint32_t idle; /* sleeps since there was something */
 };
 
 struct hot {
@@ -88,6 +90,20 @@ static bool may_be_hot(const struct conn *conn, const struct watch *watch)
 	       !atomic_load(&watch->set->nested);
 }
 
+/* Cold for the time of a sleep, or for good. Under the list's lock. */
+static void cool(const struct hot_entry *entry)
+{
+	entry->watch->hot = false;
+	hot_attend(entry->conn, entry->watch, true);
+}
+
+static void heat(const struct hot_entry *entry)
+{
+	entry->watch->hot = true;
+	hot_attend(entry->conn, entry->watch, false);
+	engine_disarm(entry->conn, atomic_load(&entry->conn->engine));
+}
+
 bool hot_add(struct conn *conn, struct watch *watch)
 {
 	struct hot *hot = may_be_hot(conn, watch) ? list_of(watch->set) : NULL;
@@ -98,24 +114,18 @@ bool hot_add(struct conn *conn, struct watch *watch)
 	if (!lock_take(&hot->lock, &hold))
 		return false;
 	if (hot->count < HOT_MAX && !hot->sleepers) {
-		hot->entry[hot->count++] = (struct hot_entry){ conn, watch };
-		watch->hot = true;
-		hot_attend(conn, watch, false);
+		hot->entry[hot->count++] = (struct hot_entry){ conn, watch, 0 };
+		heat(&hot->entry[hot->count - 1]);
 	}
 	lock_give(&hot->lock, &hold);
-	if (watch->hot)
-		engine_disarm(conn, atomic_load(&conn->engine));
 	return watch->hot;
 }
 
 /* Under the list's lock. */
 static void take_out(struct hot *hot, uint32_t at)
 {
-	struct hot_entry *entry = &hot->entry[at];
-
-	entry->watch->hot = false;
-	hot_attend(entry->conn, entry->watch, true);
-	*entry = hot->entry[--hot->count];
+	cool(&hot->entry[at]);
+	hot->entry[at] = hot->entry[--hot->count];
 }
 
 void hot_drop(struct conn *conn, struct watch *watch)
@@ -183,7 +193,7 @@ static void tell_overdue(struct conn *conn)
 	if (!conn->watches || !engine || !lock_take(&conn->lock, &hold))
 		return;
 	for (struct watch *watch = conn->watches; watch && overdue.told < overdue.room; watch = watch->next) {
-		struct hot_entry entry = { conn, watch };
+		struct hot_entry entry = { conn, watch, 0 };
 
 		if (watch->set != overdue.set || !watch->overdue)
 			continue;
@@ -308,9 +318,10 @@ int hot_tell(struct set *set, struct epoll_event *events, int count)
 		uint32_t at = (hot->first + i) % hot->count;
 		struct hot_entry *entry = &hot->entry[at];
 
-		if (entry->watch->turn == turn || !has_news(entry))
+		if (!entry->watch->hot || entry->watch->turn == turn || !has_news(entry))
 			continue;
 		entry->watch->turn = turn;
+		entry->idle = 0;
 		events[told++] = event_of(entry);
 		if (told == count)
 			hot->first = at + 1;
@@ -369,6 +380,20 @@ void hot_has_spun(struct set *set, bool paid)
 	}
 }
 
+/* All are hot again, but for those that had nothing for a while: they are armed, and stay cold. Under the list's lock. */
+static void heat_all(struct hot *hot, uint32_t slept)
+{
+	for (uint32_t i = hot->count; i > 0; i--) {
+		struct hot_entry *entry = &hot->entry[i - 1];
+
+		entry->idle += slept;
+		if (entry->idle > IDLE_MAX && engine_arm(entry->conn, atomic_load(&entry->conn->engine)))
+			*entry = hot->entry[--hot->count];
+		else
+			heat(entry);
+	}
+}
+
 bool hot_sleeps(struct set *set)
 {
 	struct hot *hot = list_of(set);
@@ -377,18 +402,17 @@ bool hot_sleeps(struct set *set)
 
 	if (!hot || !lock_take(&hot->lock, &hold))
 		return true;
-	for (uint32_t i = hot->count; i > 0 && !news; i--) {
-		struct hot_entry entry = hot->entry[i - 1];
+	for (uint32_t i = 0; i < hot->count && !hot->sleepers; i++)
+		cool(&hot->entry[i]);
+	for (uint32_t i = 0; i < hot->count && !news; i++) {
+		struct conn *conn = hot->entry[i].conn;
 
-		take_out(hot, i - 1);
-		if (engine_arm(entry.conn, atomic_load(&entry.conn->engine)) || !has_news(&entry))
-			continue;
-		hot->entry[hot->count++] = entry;
-		entry.watch->hot = true;
-		hot_attend(entry.conn, entry.watch, false);
-		news = true;
+		news = !engine_arm(conn, atomic_load(&conn->engine)) && has_news(&hot->entry[i]);
 	}
-	hot->sleepers += !news;
+	if (!news)
+		hot->sleepers++;
+	else if (!hot->sleepers)
+		heat_all(hot, 0);
 	lock_give(&hot->lock, &hold);
 	return !news;
 }
@@ -400,6 +424,7 @@ void hot_wakes(struct set *set)
 
 	if (!hot || !lock_take(&hot->lock, &hold))
 		return;
-	hot->sleepers -= hot->sleepers != 0;
+	if (hot->sleepers && !--hot->sleepers)
+		heat_all(hot, 1);
 	lock_give(&hot->lock, &hold);
 }
