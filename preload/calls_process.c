@@ -353,6 +353,12 @@ ZC_EXPORT long syscall(long number, ...)
 #endif
 	if (number == SYS_dup3)
 		return dup3((int)a[0], (int)a[1], (int)a[2]);
+#ifdef SYS_execve
+	if (number == SYS_execve)
+		return execve((const char *)a[0], (char *const *)a[1], (char *const *)a[2]);
+#endif
+	if (number == SYS_execveat)
+		return execveat((int)a[0], (const char *)a[1], (char *const *)a[2], (char *const *)a[3], (int)a[4]);
 	guest_notes_syscall(number, a);
 	return real.syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }

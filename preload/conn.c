@@ -236,6 +236,12 @@ struct conn *conn_classify(int fd)
 	struct sockaddr_storage peer;
 	socklen_t bytes = sizeof(peer);
 
+	/* A call before our start-up: if bytes were left to this program, they come first. */
+	if (!table_size && guest_start_early) {
+		guest_start_early();
+		if (table_entry(fd) != TABLE_UNKNOWN)
+			return table_conn(fd);
+	}
 	if ((uint32_t)fd >= table_size || fd < 0 || guest_sandboxed() || !is_tcp(fd))
 		goto other;
 	/* Not connected yet: connect or accept will take it in. */

@@ -164,7 +164,7 @@ static inline struct conn *conn_of_socket(int fd)
 {
 	uintptr_t entry = table_entry(fd);
 
-	if (__builtin_expect(entry == TABLE_UNKNOWN, 0))
+	if (__builtin_expect(entry == TABLE_UNKNOWN || !table_size, 0))
 		return conn_classify(fd);
 	return entry & TABLE_TAGS ? (struct conn *)0 : (struct conn *)entry;
 }

@@ -12,7 +12,7 @@
 #include "preload/evict.h"
 #include "preload/guest.h"
 
-#define VARIABLE "LIBZC_CARRY="
+#define VARIABLE EXEC_VARIABLE "="
 #define VARIABLE_BYTES 16384 /* some 600 connections with unread bytes; more are reset */
 #define KEPT_MAX 1024
 #define NAMES_MAX 8	   /* descriptors of one connection that are told to the new program */
@@ -371,6 +371,8 @@ static void take_in(int memory, uint64_t cookie, const struct names *names)
 	struct channel rest;
 	int rc = channel_take(&rest, memory);
 
+	if (rc == -EPROTO || rc == -EPROTONOSUPPORT)
+		return; /* it is not ours: the variable is somebody's old one */
 	if (rc >= 0 && give_to_socket(&rest, cookie, names)) {
 		log_info("fd %d: %u bytes unread from the program before", names->fds[0], (unsigned int)lane_unread(&rest.in));
 	} else {
@@ -388,7 +390,7 @@ static void take_in(int memory, uint64_t cookie, const struct names *names)
 
 void exec_take_in(void)
 {
-	const char *at = secure_getenv("LIBZC_CARRY");
+	const char *at = secure_getenv(EXEC_VARIABLE);
 	uint64_t memory, cookie, fd;
 
 	while (at && *at && next_number(&at, 10, '.', &memory) && next_number(&at, 16, '.', &cookie) && cookie) {
@@ -404,5 +406,10 @@ void exec_take_in(void)
 		if (*at == ';')
 			at++;
 	}
-	unsetenv("LIBZC_CARRY");
+	exec_forget();
+}
+
+void exec_forget(void)
+{
+	unsetenv(EXEC_VARIABLE);
 }

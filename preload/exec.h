@@ -2,7 +2,7 @@
 /*
  * Connections over exec. A new program knows nothing of lanes: what it inherits is plain TCP first (evict.h). Bytes that are
  * unread in a ring then go along, if the new program has this library in it (target.h): in a sealed memfd each, a channel of which
- * only one lane is used and which its sender has left; the variable LIBZC_CARRY names them. Its start-up takes them in, and the
+ * only one lane is used and which its sender has left; the variable EXEC_VARIABLE names them. Its start-up takes them in, and the
  * receives of the inherited descriptors begin with them. If it has not, the connection is reset: never a byte too few.
  *
  * Where other processes hold the connection too (fork and exec, vfork, posix_spawn), bytes that are unread are theirs, unless
@@ -36,7 +36,12 @@ void exec_spawned(struct exec *exec, bool done);
 /* It has failed, and this program goes on as if nothing had been. errno is kept. */
 void exec_failed(struct exec *exec);
 
-/* At start-up: takes in what the program before has left to this one. Before descriptors are looked at. */
+/*
+ * At start-up: takes in what the program before has left to this one, before descriptors are looked at; and forgets of it what
+ * must not be inherited.
+ */
+#define EXEC_VARIABLE "LIBZC_CARRY"
 void exec_take_in(void);
+void exec_forget(void);
 
 #endif

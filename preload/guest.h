@@ -39,4 +39,7 @@ static inline void guest_writes_file(int fd)
  */
 void guest_start(void);
 
+/* The same before any constructor has run, if it can't wait. Not in unit tests. */
+void guest_start_early(void) __attribute__((weak));
+
 #endif

@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "common/log.h"
 #include "common/settings.h"
@@ -34,13 +36,80 @@ static void look_at_inherited(void)
 	}
 }
 
+#define LINE_BYTES 2048
+#define ENVIRONMENT_FIELD 50 /* of /proc/self/stat */
+
+extern char **environ;
+
+/* Where the environment's strings begin, as the kernel has put them; NULL if it does not tell. */
+static char *find_strings(void)
+{
+	char line[LINE_BYTES];
+	long fd = sys_call(SYS_openat, AT_FDCWD, (long)"/proc/self/stat", O_RDONLY | O_CLOEXEC, 0, 0, 0);
+	long got = fd < 0 ? fd : sys_call(SYS_read, fd, (long)line, sizeof(line) - 1, 0, 0, 0);
+	char *at;
+
+	if (fd >= 0)
+		sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
+	line[got > 0 ? got : 0] = 0;
+	at = strrchr(line, ')'); /* behind the name: the third field */
+	for (int field = 2; at && field < ENVIRONMENT_FIELD; field++)
+		at = strchr(at + 1, ' ');
+	return at ? (char *)strtoul(at + 1, NULL, 10) : NULL;
+}
+
+/* Before libc's own start there is no environment: it is made of what the kernel has left on the stack. Returns NULL without. */
+static char **find_environment(void)
+{
+	char *strings = find_strings(), *at = strings;
+	size_t count = 0;
+	char **made;
+
+	/* The strings end with the program's name, which is no setting, and with a zero word. */
+	for (; at && *at && strchr(at, '='); at += strlen(at) + 1)
+		count++;
+	made = count ? sys_map((count + 1) * sizeof(*made), MAP_PRIVATE) : NULL;
+	for (size_t i = 0; made && i < count; i++) {
+		made[i] = strings;
+		strings += strlen(strings) + 1;
+	}
+	return made;
+}
+
+static bool is_left_bytes(char **environment)
+{
+	for (; environment && *environment; environment++) {
+		if (!strncmp(*environment, EXEC_VARIABLE "=", sizeof(EXEC_VARIABLE)))
+			return true;
+	}
+	return false;
+}
+
+static _Atomic bool started;
+
+void guest_start_early(void)
+{
+	static _Atomic bool looked;
+	char **before = environ;
+
+	if (atomic_load(&started) || atomic_exchange(&looked, true))
+		return;
+	if (!before)
+		environ = find_environment();
+	if (is_left_bytes(environ))
+		guest_start();
+	if (!before)
+		environ = NULL;
+}
+
 __attribute__((constructor)) void guest_start(void)
 {
-	static _Atomic bool started;
 	int saved = errno;
 
-	if (atomic_exchange(&started, true))
+	if (atomic_exchange(&started, true)) {
+		exec_forget(); /* once more, in the environment that libc has */
 		return;
+	}
 	real_resolve();
 	settings_load(log_refused);
 	if (settings.log_level)

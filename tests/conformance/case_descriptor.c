@@ -113,38 +113,6 @@ void descriptor_dup2_over(struct end *end, long bytes)
 	CALL(close(first));
 }
 
-static void pass(int over, int fd)
-{
-	char control[CMSG_SPACE(sizeof(fd))] = { 0 };
-	struct iovec iov = { (void *)"fd", 2 };
-	struct msghdr message = { .msg_iov = &iov,
-				  .msg_iovlen = 1,
-				  .msg_control = control,
-				  .msg_controllen = sizeof(control) };
-	struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-
-	header->cmsg_level = SOL_SOCKET;
-	header->cmsg_type = SCM_RIGHTS;
-	header->cmsg_len = CMSG_LEN(sizeof(fd));
-	memcpy(CMSG_DATA(header), &fd, sizeof(fd));
-	MUST(sendmsg(over, &message, 0));
-}
-
-static int take_passed(int over)
-{
-	char control[CMSG_SPACE(sizeof(int))], data[2];
-	struct iovec iov = { data, 2 };
-	struct msghdr message = { .msg_iov = &iov,
-				  .msg_iovlen = 1,
-				  .msg_control = control,
-				  .msg_controllen = sizeof(control) };
-	int fd = -1;
-
-	MUST(recvmsg(over, &message, 0));
-	memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(fd));
-	return fd;
-}
-
 /* The client's connection goes to the server process, which then has both ends of it. */
 void descriptor_passed(struct end *end, long bytes)
 {
@@ -153,13 +121,13 @@ void descriptor_passed(struct end *end, long bytes)
 	meet(end);
 	if (!end->server) {
 		give_pattern(end->fd, (size_t)bytes, 2, 0);
-		pass(end->control, end->fd);
+		pass_descriptor(end->control, end->fd);
 		give_pattern(end->fd, (size_t)bytes, 2, (uint64_t)bytes);
 		CALL(close(end->fd));
 		tell(end, "closed");
 		return;
 	}
-	taken = take_passed(end->control);
+	taken = take_descriptor(end->control);
 	await(end, "closed");
 	take_quietly(end->fd, (size_t)bytes * 2, 2, 0);
 	for (int i = 0; i < 10; i++) {
@@ -184,8 +152,8 @@ void descriptor_passed_to_self(struct end *end, long bytes)
 	}
 	MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
 	give_pattern(end->fd, (size_t)bytes, 2, 0);
-	pass(pair[0], end->fd);
-	twin = take_passed(pair[1]);
+	pass_descriptor(pair[0], end->fd);
+	twin = take_descriptor(pair[1]);
 	for (int i = 1; i < 20; i++)
 		give_pattern(i % 2 ? twin : end->fd, (size_t)bytes, 2, (uint64_t)(bytes * i));
 	CALL(close(end->fd));

@@ -4,6 +4,7 @@
  * that merely inherit it. First the two ends talk for a while, so that whatever moves the bytes is in full swing.
  */
 #define _GNU_SOURCE
+#include <aio.h>
 #include <fcntl.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -16,6 +17,7 @@
 
 #include "cases.h"
 #include "end.h"
+#include "first.h"
 
 extern char **environ;
 
@@ -122,6 +124,28 @@ void exec_unread(struct end *end, long bytes)
 	CALL(recv(end->fd, peeked, sizeof(peeked), MSG_PEEK));
 	EXPECT(pattern_check(peeked, sizeof(peeked), 6, 0));
 	finish(end->fd, (size_t)bytes);
+}
+
+/* The first call of the new program, before any constructor, is a recv of what was left to it. */
+void exec_first_call(struct end *end, long bytes)
+{
+	char number[16];
+
+	if (!stage()) {
+		meet_and_talk(end);
+		if (send_unread(end, (size_t)bytes)) {
+			serve_on(end, (size_t)bytes);
+			return;
+		}
+		snprintf(number, sizeof(number), "%d", end->fd);
+		setenv(FIRST_FD, number, 1);
+		exec_stage(end, 1);
+	}
+	EXPECT(first.got == sizeof(first.data) && pattern_check(first.data, sizeof(first.data), 6, 0));
+	take_pattern(end->fd, (size_t)bytes - sizeof(first.data), 6, sizeof(first.data));
+	MUST(send(end->fd, "x", 1, 0));
+	take_pattern(end->fd, (size_t)bytes, 6, (size_t)bytes);
+	CALL(close(end->fd));
 }
 
 /* Again and again, each program receives a little. */
@@ -320,4 +344,134 @@ void exec_inetd(struct end *end, long how)
 	tell(end, "sent");
 	MUST(shutdown(end->fd, SHUT_WR));
 	take_to_end(end->fd, 6, 10);
+}
+
+/*
+ * What follows may end in a reset where bytes can't follow to a program that knows nothing of the library; in nothing else: what
+ * comes is right, and the stream does not end before all of it.
+ */
+static void take_all_or_reset(int fd, size_t bytes)
+{
+	char data[4096];
+	size_t done = 0;
+
+	while (done < bytes) {
+		ssize_t got = recv(fd, data, sizeof(data) < bytes - done ? sizeof(data) : bytes - done, 0);
+
+		if (got <= 0) {
+			EXPECT(got < 0 && (errno == ECONNRESET || errno == ENOTCONN));
+			return;
+		}
+		EXPECT(pattern_check(data, (size_t)got, 6, done));
+		done += (size_t)got;
+	}
+}
+
+static void serve_or_reset(struct end *end, size_t bytes)
+{
+	char data[4096];
+
+	give_pattern(end->fd, bytes, 6, 0);
+	tell(end, "sent");
+	while (recv(end->fd, data, sizeof(data), 0) > 0)
+		;
+}
+
+/* A program without the library. */
+void exec_foreign(struct end *end, long bytes)
+{
+	if (!stage()) {
+		meet_and_talk(end);
+		if (end->server) {
+			serve_or_reset(end, (size_t)bytes);
+			return;
+		}
+		await(end, "sent");
+		await_bytes(end->fd, 100);
+		unsetenv("LD_PRELOAD");
+		unsetenv("CORPUS_LIBRARY");
+		exec_stage(end, 1);
+	}
+	take_all_or_reset(end->fd, (size_t)bytes);
+}
+
+/* To another process, which might be anybody. */
+void exec_passed(struct end *end, long bytes)
+{
+	pid_t child;
+	int pair[2];
+
+	meet_and_talk(end);
+	if (end->server) {
+		serve_or_reset(end, (size_t)bytes);
+		return;
+	}
+	MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+	child = (pid_t)MUST(fork());
+	if (!child) {
+		close(end->fd);
+		take_all_or_reset(take_descriptor(pair[1]), (size_t)bytes);
+		_exit(0);
+	}
+	await(end, "sent");
+	await_bytes(end->fd, 100);
+	pass_descriptor(pair[0], end->fd);
+	MUST(close(end->fd));
+	reap(child);
+}
+
+/* Receives some bytes by a thread of libc's, or by itself as long as that is refused. */
+static size_t take_some(int fd, size_t position)
+{
+	char data[50];
+	struct aiocb block = { .aio_fildes = fd, .aio_buf = data, .aio_nbytes = sizeof(data) };
+	const struct aiocb *const list[] = { &block };
+	ssize_t got;
+
+	if (aio_read(&block)) {
+		EXPECT(errno == EAGAIN);
+		got = recv(fd, data, sizeof(data), 0);
+	} else {
+		MUST(aio_suspend(list, 1, NULL));
+		got = aio_return(&block);
+	}
+	EXPECT(got > 0 && pattern_check(data, (size_t)got, 6, position));
+	return got > 0 ? (size_t)got : 0;
+}
+
+/* By libc's own threads, and by stdio. */
+void exec_aio(struct end *end, long bytes)
+{
+	size_t done = 0;
+
+	meet_and_talk(end);
+	if (send_unread(end, (size_t)bytes)) {
+		serve_on(end, (size_t)bytes);
+		return;
+	}
+	for (size_t got = 1; got && done < (size_t)bytes; done += got)
+		got = take_some(end->fd, done);
+	MUST(send(end->fd, "x", 1, 0));
+	for (size_t got = 1; got && done < 2 * (size_t)bytes; done += got)
+		got = take_some(end->fd, done);
+}
+
+void exec_stdio(struct end *end, long bytes)
+{
+	static char data[1 << 20];
+	FILE *file;
+
+	meet_and_talk(end);
+	if (send_unread(end, (size_t)bytes)) {
+		serve_on(end, (size_t)bytes);
+		return;
+	}
+	file = fdopen(end->fd, "r+");
+	EXPECT(file != NULL);
+	CALL(fread(data, 1, (size_t)bytes, file));
+	EXPECT(pattern_check(data, (size_t)bytes, 6, 0));
+	MUST(send(end->fd, "x", 1, 0));
+	CALL(fread(data, 1, (size_t)bytes, file));
+	EXPECT(pattern_check(data, (size_t)bytes, 6, (size_t)bytes));
+	CALL(fclose(file));
 }

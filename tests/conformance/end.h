@@ -140,6 +140,10 @@ void set_buffers(int fd, int bytes);
 /* Bytes that the kernel has taken from this end so far, asked for behind the library's back. */
 uint64_t kernel_taken(int fd);
 
+/* A descriptor in a message over a Unix socket. */
+void pass_descriptor(int over, int fd);
+int take_descriptor(int over);
+
 /* Waits for a child and notes how it ended. */
 void reap(int child);
 

@@ -256,3 +256,35 @@ uint64_t kernel_taken(int fd)
 	sys_call(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, (long)&info, (long)&bytes, 0);
 	return info.tcpi_bytes_sent - info.tcpi_bytes_retrans + info.tcpi_notsent_bytes;
 }
+
+void pass_descriptor(int over, int fd)
+{
+	char control[CMSG_SPACE(sizeof(fd))] = { 0 };
+	struct iovec iov = { (void *)"fd", 2 };
+	struct msghdr message = { .msg_iov = &iov,
+				  .msg_iovlen = 1,
+				  .msg_control = control,
+				  .msg_controllen = sizeof(control) };
+	struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+
+	header->cmsg_level = SOL_SOCKET;
+	header->cmsg_type = SCM_RIGHTS;
+	header->cmsg_len = CMSG_LEN(sizeof(fd));
+	memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+	MUST(sendmsg(over, &message, 0));
+}
+
+int take_descriptor(int over)
+{
+	char control[CMSG_SPACE(sizeof(int))], data[2];
+	struct iovec iov = { data, 2 };
+	struct msghdr message = { .msg_iov = &iov,
+				  .msg_iovlen = 1,
+				  .msg_control = control,
+				  .msg_controllen = sizeof(control) };
+	int fd = -1;
+
+	MUST(recvmsg(over, &message, 0));
+	memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(fd));
+	return fd;
+}
