@@ -89,6 +89,7 @@ static struct engine *make(struct conn *conn)
 	engine->role = conn->role;
 	engine->offer = -1;
 	engine->visitor = -1;
+	engine->reached = -1;
 	engine->channel.fd = -1;
 	engine->rest.fd = -1;
 	engine->spin_ns = (uint32_t)settings.spin_us * 1000;
@@ -209,14 +210,13 @@ static void close_lanes(struct conn *conn, struct engine *engine, int fd)
 	atomic_store(&engine->channel.in.shared->reader, 0);
 }
 
-static void withdraw_offer(struct engine *engine)
+static void end_meeting(struct engine *engine)
 {
-	if (engine->offer >= 0 && engine->offer_process == (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0)) {
-		drop_own(&engine->offer);
-		drop_own(&engine->visitor);
-		engine->offer = -1;
-		engine->visitor = -1;
-	}
+	if (engine->meeting_process != (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0))
+		return; /* they are another's */
+	drop_own(&engine->offer);
+	drop_own(&engine->visitor);
+	drop_own(&engine->reached);
 }
 
 /* This process lets go of the connection. Doorbells that nobody waits for don't stay behind. Under the lock `in`. */
@@ -276,7 +276,7 @@ bool engine_close(struct conn *conn, int fd)
 		return true;
 	if (!conn->engine_gone && lock_take(&engine->in, &hold)) {
 		let_go(conn, engine, fd);
-		withdraw_offer(engine);
+		end_meeting(engine);
 		lock_give(&engine->in, &hold);
 	}
 	atomic_fetch_or(&conn->engine_users, ENGINE_CLOSING);
@@ -290,7 +290,7 @@ bool engine_close(struct conn *conn, int fd)
 
 static void give_up(struct conn *conn, struct engine *engine, enum stat_reason why)
 {
-	withdraw_offer(engine);
+	end_meeting(engine);
 	drop_own(&conn->engine_fd);
 	stats_reason(conn->slot, why);
 	atomic_store(&engine->state, ENGINE_OVER);
@@ -301,7 +301,7 @@ static void meet(struct conn *conn, struct engine *engine)
 {
 	atomic_store(&engine->channel.out.shared->sent, engine->sent);
 	atomic_store(&engine->channel.in.shared->received, engine->received);
-	atomic_fetch_add(&engine->channel.in.shared->raw, engine->raw_receiving);
+	atomic_store(&engine->channel.in.shared->raw, engine->raw_receiving); /* it may not be the first try */
 	/* Whoever waits for this connection already did not know of a ring. Before the peer may put anything there. */
 	lane_arm(&engine->channel.in);
 	if (engine->reader)
@@ -310,7 +310,7 @@ static void meet(struct conn *conn, struct engine *engine)
 
 static void met(struct conn *conn, struct engine *engine)
 {
-	withdraw_offer(engine);
+	end_meeting(engine);
 	atomic_store(&engine->state, ENGINE_MET);
 	stats_conn(conn->slot, STAT_CONN_MEETINGS, 1);
 	log_trace("met its peer on this host");
@@ -343,23 +343,33 @@ static int make_channel(struct conn *conn, struct engine *engine)
 	return 0;
 }
 
-/* The accepting end. Under both locks. Returns 0 when they have met. */
+static int reach(struct engine *engine)
+{
+	int self = (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
+
+	if (engine->reached >= 0)
+		return engine->meeting_process == self ? engine->reached : -EAGAIN; /* another holder is at it */
+	engine->reached = meet_reach(&engine->names);
+	engine->meeting_process = self;
+	if (engine->reached >= 0)
+		table_own_keep(engine->reached);
+	return engine->reached;
+}
+
+/* The accepting end. Under both locks. Returns 0 when they have met, -EAGAIN if the other end has to let it in first. */
 static int reach_out(struct conn *conn, struct engine *engine)
 {
-	int peer = meet_reach(&engine->names), rc = 0;
+	int rc = reach(engine);
 
-	if (peer < 0)
-		return peer;
-	if (!engine->channel.header)
+	if (rc >= 0 && !engine->channel.header)
 		rc = make_channel(conn, engine);
 	if (rc >= 0) {
 		struct channel given = engine->channel;
 
 		given.fd = conn->engine_fd;
 		meet(conn, engine); /* before the peer can see it */
-		rc = meet_give(peer, &given);
+		rc = meet_give(engine->reached, &given);
 	}
-	sys_call(SYS_close, peer, 0, 0, 0, 0, 0);
 	if (rc >= 0)
 		drop_own(&conn->engine_fd);
 	return rc;
@@ -374,7 +384,7 @@ static int pick_up(struct conn *conn, struct engine *engine)
 		engine->offer = meet_offer(&engine->names);
 		if (engine->offer < 0)
 			return engine->offer;
-		engine->offer_process = (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
+		engine->meeting_process = (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
 		table_own_keep(engine->offer);
 		return -EAGAIN;
 	}
@@ -400,18 +410,18 @@ static void try_to_meet(struct conn *conn, struct engine *engine, int fd)
 	rc = client ? pick_up(conn, engine) : reach_out(conn, engine);
 	if (!rc)
 		met(conn, engine);
-	else if (client ? rc != -EAGAIN : rc != -ECONNREFUSED) {
+	else if (rc != -EAGAIN && (client || rc != -ECONNREFUSED)) {
 		log_info("fd %d: no meeting with the peer on this host: error %d", fd, -rc);
 		give_up(conn, engine, REASON_MEETING_FAILED);
 	}
-	else if (client ? atomic_load(&engine->calls) > OFFER_CALLS_MAX : ++engine->tries >= TRIES_MAX)
+	else if (rc == -EAGAIN ? atomic_load(&engine->calls) > OFFER_CALLS_MAX : ++engine->tries >= TRIES_MAX)
 		give_up(conn, engine, REASON_NO_PEER);
 }
 
 /* Neither end waits for the other: the accepting one asks ever more rarely, the connecting one looks more often. */
 static uint32_t next_try(const struct engine *engine, uint32_t calls)
 {
-	if (engine->role == ROLE_SERVER)
+	if (engine->role == ROLE_SERVER && engine->reached < 0)
 		return 2 * calls;
 	return calls + (calls < 16 ? 1 : calls / 8);
 }
@@ -427,8 +437,8 @@ void engine_step(struct conn *conn, struct engine *engine, int fd)
 		return;
 	if (lock_take(&engine->out, &out)) {
 		if (calls >= engine->next_try && atomic_load(&engine->state) == ENGINE_APART) {
-			engine->next_try = next_try(engine, calls);
 			try_to_meet(conn, engine, fd);
+			engine->next_try = next_try(engine, calls);
 		}
 		lock_give(&engine->out, &out);
 	}
@@ -489,7 +499,7 @@ void engine_dissolve(struct conn *conn, int fd)
 		if (lock_take(&engine->out, &out)) {
 			if (engine_met(engine))
 				atomic_store(&engine->channel.in.shared->reader, 0);
-			withdraw_offer(engine);
+			end_meeting(engine);
 			atomic_store(&engine->state, ENGINE_OVER);
 			lock_give(&engine->out, &out);
 		}
@@ -508,6 +518,7 @@ void engine_before_fork(struct conn *conn)
 		return;
 	if (lock_take(&engine->in, &in)) {
 		if (lock_take(&engine->out, &out)) {
+			end_meeting(engine); /* it would be both's: whoever comes to it begins again */
 			/* Where both processes could meet, only a channel that both have can serve them. */
 			if (atomic_load(&engine->state) == ENGINE_APART && !engine->channel.header &&
 			    (engine->role == ROLE_CLIENT || engine_premade >= PREMADE_MAX ||

@@ -41,7 +41,8 @@ struct engine {
 	uint32_t tries;
 	int offer;			/* listening for the accepting end; -1 */
 	int visitor;			/* who has come to it and has not spoken yet; -1 */
-	int offer_process;
+	int reached;			/* who offers, and has not let us in yet; -1 */
+	int meeting_process;		/* whose descriptors these are */
 	struct meet_names names;
 	struct channel channel;
 	struct channel rest;		/* what an exec that failed would have taken along; its lane is channel.in */

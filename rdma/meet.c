@@ -16,6 +16,9 @@
 #ifndef SO_NETNS_COOKIE
 #define SO_NETNS_COOKIE 71
 #endif
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83
+#endif
 
 #include "common/log.h"
 #include "common/sys.h"
@@ -240,6 +243,18 @@ static int prove(long fd, const struct meet_names *names)
 	return who.uid == owner && is_one_user(owner) ? 0 : -EPERM;
 }
 
+/*
+ * Whether descriptors may be sent to a Unix socket (Linux 6.16). A stranger could send a TCP socket that lingers, and whoever closes
+ * the last descriptor of that waits as long as he likes: so nobody may who has not proved himself. What comes to a listener
+ * takes after it.
+ */
+static void allow_descriptors(long fd, bool allow)
+{
+	int value = allow;
+
+	sys_call(SYS_setsockopt, fd, SOL_SOCKET, SO_PASSRIGHTS, (long)&value, sizeof(value), 0);
+}
+
 /* Makes a Unix socket and does `call` (SYS_bind or SYS_connect) with a connection's name. Returns it or -errno. */
 static long open_named(const struct meet_names *names, long call)
 {
@@ -256,6 +271,7 @@ static long open_named(const struct meet_names *names, long call)
 	if (fd < 0)
 		return fd;
 	fd = sys_fd_raise((int)fd);
+	allow_descriptors(fd, false);
 	rc = sys_call(call, fd, (long)&name, bytes, 0, 0, 0);
 	if (rc >= 0)
 		return fd;
@@ -306,7 +322,7 @@ int meet_give(int reached, const struct channel *channel)
 	memcpy(CMSG_DATA(&handover.control.head), &channel->fd, sizeof(int));
 	/* It stays in the queue of the one who has not accepted yet, also when this end closes. */
 	rc = sys_call(SYS_sendmsg, reached, (long)&handover.message, MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0, 0);
-	return rc < 0 ? (int)rc : 0;
+	return rc == -EPERM ? -EAGAIN : rc < 0 ? (int)rc : 0;
 }
 
 pid_t meet_process(int reached)
@@ -378,8 +394,10 @@ static int let_in(const struct meet_names *names, int offer)
 	if (fd < 0)
 		return (int)fd;
 	rc = prove(fd, names);
-	if (rc >= 0)
+	if (rc >= 0) {
+		allow_descriptors(fd, true);
 		return sys_fd_raise((int)fd);
+	}
 	sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
 	return rc;
 }

@@ -43,7 +43,10 @@ int meet_reach(const struct meet_names *names);
 /* Returns the process behind what meet_reach returned, 0 if it is not to be seen from here. */
 pid_t meet_process(int reached);
 
-/* Hands a channel over to who was reached. Returns 0 or -errno. */
+/*
+ * Hands a channel over to who was reached. Returns 0, -EAGAIN (he has not let us in yet: once more, when he has made another
+ * call) or another -errno.
+ */
 int meet_give(int reached, const struct channel *channel);
 
 /*

@@ -70,7 +70,7 @@ static void expect_still_meets(void)
 	struct channel made, taken;
 
 	assert_int_equal(channel_make(&made, RING), 0);
-	assert_int_equal(meet_hand_over(&accepting, &made), 0);
+	assert_int_equal(meet_hand_over(&accepting, &made, offer, &visitor), 0);
 	assert_int_equal(pick_up(&taken), 0);
 	assert_memory_equal(made.header->nonce, taken.header->nonce, CHANNEL_NONCE_BYTES);
 	channel_close(&made);
@@ -105,6 +105,7 @@ static void bring(const void *bytes, size_t length, const int *given, size_t cou
 	int reached = meet_reach(&accepting);
 
 	assert_true(reached >= 0);
+	expect_picked_up(-EAGAIN); /* he is let in */
 	say(reached, bytes, length, given, count);
 	close(reached);
 	for (size_t i = 0; i < count; i++)
@@ -327,8 +328,11 @@ static int meet_where_all_look_alike(void)
 static int hand_over_as_impostor(void)
 {
 	struct channel made;
+	int rc = channel_make(&made, RING);
 
-	return channel_make(&made, RING) || meet_hand_over(&accepting, &made);
+	if (!rc)
+		rc = meet_hand_over(&accepting, &made, -1, NULL);
+	return rc != 0 && rc != -EAGAIN;
 }
 
 static void users_unknown_to_the_namespace_prove_nothing(void **state)
@@ -353,6 +357,50 @@ static void users_unknown_to_the_namespace_prove_nothing(void **state)
 	assert_int_equal(as_nobody(hand_over_as_impostor), 0);
 	kill(child, SIGCONT);
 	assert_int_equal(exit_status(child), 0);
+}
+
+/* A socket whose last close waits as long as its peer likes: bytes that nobody receives, and SO_LINGER. */
+static int make_lingering(void)
+{
+	struct linger linger = { .l_onoff = 1, .l_linger = 60 };
+	int value = 4096, listener = socket(AF_INET, SOCK_STREAM, 0), fd = socket(AF_INET, SOCK_STREAM, 0);
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t bytes = sizeof(at);
+	static char data[1 << 20];
+
+	setsockopt(listener, SOL_SOCKET, SO_RCVBUF, &value, sizeof(value));
+	if (bind(listener, (struct sockaddr *)&at, sizeof(at)) || listen(listener, 1) ||
+	    getsockname(listener, (struct sockaddr *)&at, &bytes) || connect(fd, (struct sockaddr *)&at, bytes))
+		return -1;
+	setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
+	return send(fd, data, sizeof(data), MSG_DONTWAIT) > 0 ? fd : -1; /* the listener stays open: it is never accepted */
+}
+
+static int bring_lingering(void)
+{
+	int reached = meet_reach(&accepting), fd = make_lingering();
+	struct channel channel = { .header = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), .fd = fd };
+
+	return reached < 0 || fd < 0 ? 1 : meet_give(reached, &channel) == -EAGAIN ? 0 : 2;
+}
+
+static bool kernel_refuses_descriptors(void)
+{
+	int on = 1;
+
+	return !setsockopt(offer, SOL_SOCKET, 83 /* SO_PASSRIGHTS */, &on, sizeof(on)) && !(on = 0) &&
+	       !setsockopt(offer, SOL_SOCKET, 83, &on, sizeof(on));
+}
+
+static void a_stranger_can_not_leave_a_socket_that_lingers(void **state)
+{
+	if (getuid() || !kernel_refuses_descriptors()) {
+		skip();
+		return;
+	}
+	assert_int_equal(as_nobody(bring_lingering), 0);
+	expect_picked_up(-EPERM);
+	expect_still_meets();
 }
 
 /* Running out ------------------------------------------------------------------------------------------------------- */
@@ -406,7 +454,7 @@ static int without_memory(void)
 	struct channel made, taken;
 	int before;
 
-	if (channel_make(&made, LANE_RING_MAX) || meet_hand_over(&accepting, &made))
+	if (channel_make(&made, LANE_RING_MAX) || meet_hand_over(&accepting, &made, offer, &visitor))
 		return 1;
 	channel_close(&made);
 	before = open_descriptors();
@@ -416,7 +464,8 @@ static int without_memory(void)
 		return 3;
 	if (pick_up(&taken) != -ENOMEM)
 		return 4;
-	return !limit(RLIMIT_AS, RLIM_INFINITY) || open_descriptors() != before ? 5 : 0;
+	/* One less: the visitor is gone. */
+	return !limit(RLIMIT_AS, RLIM_INFINITY) || open_descriptors() != before - 1 ? 5 : 0;
 }
 
 /* The limit of file sizes comes with a signal that would end a program that has never made a file. */
@@ -503,6 +552,7 @@ int main(void)
 		TEST(segments_with_too_few_rights_are_refused),
 		TEST(a_silent_visitor_is_not_waited_for),
 		TEST(a_crowd_of_others_is_sent_away),
+		TEST(a_stranger_can_not_leave_a_socket_that_lingers),
 		TEST(a_name_in_other_hands_is_left_alone),
 		TEST(users_unknown_to_the_namespace_prove_nothing),
 		TEST(no_descriptors_left_is_told),

@@ -20,7 +20,7 @@ static void meets_and_talks(void)
 	assert_true(offer >= 0);
 	assert_int_equal(meet_pick_up(&connecting, offer, &visitor, &taken), -EAGAIN);
 	assert_int_equal(channel_make(&made, RING), 0);
-	assert_int_equal(meet_hand_over(&accepting, &made), 0);
+	assert_int_equal(meet_hand_over(&accepting, &made, offer, &visitor), 0);
 	assert_int_equal(meet_pick_up(&connecting, offer, &visitor, &taken), 0);
 	close(offer);
 	atomic_store(&made.in.shared->reader, 1);
@@ -57,7 +57,7 @@ static void a_peer_without_zc_is_found_out_at_once(void **state)
 	struct channel made;
 
 	assert_int_equal(channel_make(&made, RING), 0);
-	assert_int_equal(meet_hand_over(&accepting, &made), -ECONNREFUSED);
+	assert_int_equal(meet_hand_over(&accepting, &made, -1, NULL), -ECONNREFUSED);
 	channel_close(&made);
 }
 
@@ -69,15 +69,18 @@ static void an_offer_vanishes_with_its_descriptor(void **state)
 	assert_int_equal(meet_offer(&connecting), -EADDRINUSE);
 	close(offer);
 	assert_int_equal(channel_make(&made, RING), 0);
-	assert_int_equal(meet_hand_over(&accepting, &made), -ECONNREFUSED);
+	assert_int_equal(meet_hand_over(&accepting, &made, -1, NULL), -ECONNREFUSED);
 	channel_close(&made);
 }
 
 static int hand_over_as_impostor(void)
 {
 	struct channel made;
+	int rc = channel_make(&made, RING);
 
-	return channel_make(&made, RING) || meet_hand_over(&accepting, &made);
+	if (!rc)
+		rc = meet_hand_over(&accepting, &made, -1, NULL);
+	return rc != 0 && rc != -EAGAIN;
 }
 
 static int ready[2], leave[2];
@@ -126,7 +129,7 @@ static void another_user_who_squats_the_name_gets_nothing(void **state)
 	assert_int_equal(read(ready[0], &byte, 1), 1);
 	assert_int_equal(meet_offer(&connecting), -EADDRINUSE);
 	assert_int_equal(channel_make(&made, RING), 0);
-	assert_int_equal(meet_hand_over(&accepting, &made), -EPERM);
+	assert_int_equal(meet_hand_over(&accepting, &made, -1, NULL), -EPERM);
 	channel_close(&made);
 	close(leave[1]);
 	waitpid(child, NULL, 0);

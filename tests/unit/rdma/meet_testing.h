@@ -4,6 +4,7 @@
 #define ZC_TESTS_MEET_TESTING_H
 
 #include <dirent.h>
+#include <errno.h>
 #include <netinet/in.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -78,13 +79,16 @@ static int close_ends(void **state)
 	return 0;
 }
 
-/* The accepting end's part, whole. */
-static int meet_hand_over(const struct meet_names *names, const struct channel *channel)
+/* The accepting end's part, whole; `offer` lets it in, if it is one. */
+static int meet_hand_over(const struct meet_names *names, const struct channel *channel, int offer, int *visitor)
 {
 	int reached = meet_reach(names), rc;
+	struct channel none;
 
 	if (reached < 0)
 		return reached;
+	if (offer >= 0)
+		assert_int_equal(meet_pick_up(&connecting, offer, visitor, &none), -EAGAIN);
 	rc = meet_give(reached, channel);
 	close(reached);
 	return rc;
