@@ -97,19 +97,54 @@ static size_t count_variables(char *const envp[])
 	return count;
 }
 
+/* After a filter was installed it can't be asked whether this is a child of vfork: then it may be one. */
+static bool is_ours(void)
+{
+	return !guest_sandboxed() && conn_process_is_ours();
+}
+
+/*
+ * What a child of vfork maps stays with its parent when it is gone. The parent's thread waits for it, and its next child, which
+ * has the same thread variables, takes that again.
+ */
+static __thread struct exec_memory *left_by_child __attribute__((tls_model("initial-exec")));
+
+static void unmap(struct exec_memory *memory)
+{
+	if (memory == left_by_child)
+		left_by_child = NULL;
+	sys_call(SYS_munmap, (long)memory, (long)memory->bytes, 0, 0, 0, 0);
+}
+
+static struct exec_memory *map(size_t bytes)
+{
+	struct exec_memory *memory = left_by_child;
+	bool ours = is_ours();
+
+	if (memory && !ours && memory->bytes >= bytes) {
+		memory->count = 0;
+		memory->used = 0;
+		return memory;
+	}
+	if (memory)
+		unmap(memory);
+	memory = sys_map(bytes, MAP_PRIVATE | MAP_NORESERVE);
+	if (memory)
+		memory->bytes = bytes;
+	if (!ours)
+		left_by_child = memory;
+	return memory;
+}
+
 /* Returns a place for something to put back, NULL if there is none. */
 static struct kept *new_kept(struct exec *exec, struct conn *conn, int fd)
 {
 	size_t bytes = sizeof(struct exec_memory) + (count_variables(exec->envp) + 2) * sizeof(char *);
 	struct kept *kept;
 
-	if (!exec->memory) {
-		exec->memory = sys_map(bytes, MAP_PRIVATE | MAP_NORESERVE);
-		if (!exec->memory)
-			return NULL;
-		exec->memory->bytes = bytes;
-	}
-	if (exec->memory->count == KEPT_MAX)
+	if (!exec->memory)
+		exec->memory = map(bytes);
+	if (!exec->memory || exec->memory->count == KEPT_MAX)
 		return NULL;
 	kept = &exec->memory->kept[exec->memory->count++];
 	*kept = (struct kept){ .conn = conn, .fd = fd, .other = -1 };
@@ -119,35 +154,40 @@ static struct kept *new_kept(struct exec *exec, struct conn *conn, int fd)
 static enum target target(struct exec *exec)
 {
 	if (!exec->looked)
-		exec->target = target_of(exec->name, exec->envp);
+		exec->target = guest_sandboxed() ? TARGET_FOREIGN : target_of(exec->name, exec->envp);
 	exec->looked = true;
 	return exec->target;
 }
 
-/* The new program gets a socket without a connection instead: what it would find there is not in order. */
-static bool bury(struct exec *exec, struct conn *conn, int fd)
+/*
+ * The new program gets a socket without a connection instead: what it would find there is not in order. If there is none, it gets
+ * nothing.
+ */
+static void bury(struct exec *exec, struct conn *conn, int fd)
 {
-	struct kept *kept = new_kept(exec, conn, fd);
+	struct kept *kept = guest_sandboxed() ? NULL : new_kept(exec, conn, fd);
 	long dead = kept ? sys_call(SYS_socket, AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0, 0, 0, 0) : -ENOMEM;
 	long backup = dead < 0 ? dead : sys_call(SYS_fcntl, fd, F_DUPFD_CLOEXEC, SYS_FD_HIGH, 0, 0, 0);
 
-	if (backup >= 0 && sys_call(SYS_dup3, dead, fd, 0, 0, 0, 0) >= 0) {
-		kept->other = (int)backup;
-		kept->buried = true;
-	}
+	log_info("fd %d: does not go along: others have bytes to receive on it", fd);
+	if (kept)
+		*kept = (struct kept){ .conn = conn, .fd = fd, .other = (int)backup, .buried = true };
+	if (backup < 0 || sys_call(SYS_dup3, dead, fd, 0, 0, 0, 0) < 0)
+		sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
 	if (dead >= 0)
 		sys_call(SYS_close, dead, 0, 0, 0, 0, 0);
-	log_info("fd %d: does not go along: others have bytes to receive on it", fd);
-	return kept && kept->buried;
 }
 
-static bool bury_all(struct exec *exec, struct conn *conn, const struct names *names)
+/* Where the connection is shared and only others have a use for it. Returns whether they go on without the new program. */
+static bool leave_to_others(struct exec *exec, struct conn *conn, const struct engine *engine, const struct names *names)
 {
-	bool all = true;
+	bool shared = !is_ours() || (conn->inherited && atomic_load(&engine->holders) > 1);
 
-	for (int i = 0; i < names->count && !exec->spawns; i++)
-		all &= bury(exec, conn, names->fds[i]);
-	return all;
+	if (!shared || names->handed || exec->spawns || !evict_has_rest(engine))
+		return false;
+	for (int i = 0; i < names->count; i++)
+		bury(exec, conn, names->fds[i]);
+	return true;
 }
 
 /* NUMBER.COOKIE.FD,FD,...; for each. Returns false if there is no room. */
@@ -171,7 +211,7 @@ static bool tell(struct exec_memory *memory, int number, const struct conn *conn
 /* Puts what is unread where the new program finds it. Under the lock `in`. */
 static bool carry(struct exec *exec, struct conn *conn, struct engine *engine, const struct names *names)
 {
-	bool alone = conn_process_is_ours() && atomic_load(&engine->holders) == 1;
+	bool alone = is_ours() && atomic_load(&engine->holders) == 1;
 	struct kept *kept = new_kept(exec, conn, names->fds[0]);
 
 	if (!kept || evict_rest(engine, kept->fd, &kept->rest) < 0) {
@@ -192,15 +232,11 @@ static bool carry(struct exec *exec, struct conn *conn, struct engine *engine, c
 /* A connection that the new program inherits. Under the lock `in`. */
 static void hand_over_lane(struct exec *exec, struct conn *conn, struct engine *engine, const struct names *names)
 {
-	bool ours = conn_process_is_ours();
-	bool shared = !ours || exec->spawns || (conn->inherited && atomic_load(&engine->holders) > 1);
-
-	if (shared && !names->handed && evict_has_rest(engine) && bury_all(exec, conn, names))
-		return; /* the others go on as they are */
-	if (evict_in(conn, engine, names->fds[0]))
+	if (leave_to_others(exec, conn, engine, names) || evict_in(conn, engine, names->fds[0]) ||
+	    leave_to_others(exec, conn, engine, names))
 		return;
-	if (shared && !names->handed && bury_all(exec, conn, names))
-		return;
+	if (exec->spawns && !names->handed)
+		return; /* it has leaked to a child in which nothing can be put in its place */
 	if (target(exec) != TARGET_OURS || !carry(exec, conn, engine, names))
 		evict_reset(conn, names->fds[0]);
 }
@@ -219,7 +255,7 @@ static void hand_over(struct exec *exec, struct conn *conn, const struct names *
 		lock_give(&engine->in, &hold);
 		if (engine_met(engine) && lane_presence(&engine->channel.in) != LANE_STAYS)
 			evict_out(conn, engine, names->fds[0]);
-		if (!exec->spawns && conn_process_is_ours())
+		if (!exec->spawns && is_ours())
 			engine_gives_up(conn, engine);
 	}
 	engine_leave(conn);
@@ -242,7 +278,7 @@ static void look_at_all(struct exec *exec)
 		find_names(exec, conn, &scan, &names);
 		if (names.count)
 			hand_over(exec, conn, &names);
-		else if (!exec->spawns && conn_process_is_ours())
+		else if (!exec->spawns && is_ours())
 			engine_goes(conn);
 	}
 }
@@ -265,7 +301,7 @@ static char *const *with_variable(struct exec *exec)
 static char *const *begin(struct exec *exec, const struct target_name *name, char *const envp[], bool spawns)
 {
 	*exec = (struct exec){ .name = name, .envp = envp, .spawns = spawns };
-	if (!atomic_load_explicit(&engine_ever, memory_order_relaxed) || guest_sandboxed())
+	if (!atomic_load_explicit(&engine_ever, memory_order_relaxed))
 		return envp;
 	look_at_all(exec);
 	return exec->memory && exec->memory->used ? with_variable(exec) : envp;
@@ -286,7 +322,7 @@ static void put_back(struct kept *kept)
 	struct engine *engine = kept->buried ? NULL : engine_enter(kept->conn, conn_fd(kept->conn));
 	struct lock_hold hold;
 
-	if (kept->buried)
+	if (kept->buried && kept->other >= 0)
 		sys_call(SYS_dup3, kept->other, kept->fd, 0, 0, 0, 0);
 	if (engine && kept->rest.header && lock_take(&engine->in, &hold)) {
 		engine_take_back(engine, &kept->rest);
@@ -313,7 +349,7 @@ static void end(struct exec *exec, bool done)
 			sys_call(SYS_close, kept->other, 0, 0, 0, 0, 0);
 	}
 	if (memory)
-		sys_call(SYS_munmap, (long)memory, (long)memory->bytes, 0, 0, 0, 0);
+		unmap(memory);
 	exec->memory = NULL;
 }
 
@@ -322,7 +358,7 @@ void exec_failed(struct exec *exec)
 	int saved = errno;
 
 	end(exec, false);
-	if (atomic_load_explicit(&engine_ever, memory_order_relaxed) && conn_process_is_ours())
+	if (atomic_load_explicit(&engine_ever, memory_order_relaxed) && is_ours())
 		conn_each(engine_stays);
 	errno = saved;
 }
