@@ -57,7 +57,7 @@ int end_main(const char *role, const char *name)
 	die("no case %s", name);
 }
 
-#define SKIPS 4
+#define SKIPS 8
 
 struct options {
 	struct runner runner;
