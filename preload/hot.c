@@ -144,8 +144,8 @@ void hot_drop(struct conn *conn, struct watch *watch)
 	lock_give(&hot->lock, &hold);
 }
 
-/* Wakes one who sleeps in the set: the kernel's set gets a descriptor of ours, readable for ever and told once. */
-static void wake_sleeper(int set_fd)
+/* The kernel's set gets a descriptor of ours, readable for ever and told once. */
+void hot_wake_sleeper(int set_fd)
 {
 	static _Atomic int always = -1;
 	struct epoll_event once = { .events = EPOLLIN | EPOLLONESHOT, .data.ptr = (void *)&wake_mark };
@@ -245,7 +245,7 @@ void hot_enters(struct conn *conn, struct watch *watch, int set_fd)
 	mark_overdue(watch);
 	hot = list_there_is(watch->set);
 	if (hot && hot->sleepers)
-		wake_sleeper(set_fd);
+		hot_wake_sleeper(set_fd);
 }
 
 /* Telling ------------------------------------------------------------------------------------------------------------ */

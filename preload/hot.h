@@ -53,6 +53,9 @@ void hot_enters(struct conn *conn, struct watch *watch, int set_fd);
 /* Puts the events of registrations whose rings had something before anybody could ring. Returns how many. */
 int hot_tell_overdue(struct set *set, struct epoll_event *events, int count);
 
+/* Wakes one who sleeps in the set, or in a wait for the set. */
+void hot_wake_sleeper(int set_fd);
+
 /* Whether the event is one that has only woken a thread. */
 bool hot_is_wake(const struct epoll_event *event);
 

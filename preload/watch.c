@@ -256,6 +256,9 @@ void watch_nest(int fd)
 	nesting = set;
 	conn_each(stop_zerocopy);
 	lock_give(&sets_lock, &hold);
+	/* Who waits for the set looks inside when the kernel says that there is something. */
+	if (atomic_load(&set->overdue))
+		hot_wake_sleeper(fd);
 }
 
 bool watch_nested(const struct conn *conn)
