@@ -25,4 +25,5 @@ def test_bodies_by_curl_in_parallel(pairing):
     client = pairing.run([program, "-sS", "--fail", "-Z", "-o", f"{directory}/#1", address])
     for size in SIZES:
         assert (directory / str(size)).read_bytes() == body(size)
-    pairing.check(client, len(SIZES) * len("GET / HTTP/1.1"), sum(SIZES))
+    # A connection for one request and one answer has a lane by luck only.
+    pairing.check(client, len(SIZES) * len("GET / HTTP/1.1"), sum(SIZES), lane=False)
