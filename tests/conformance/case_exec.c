@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include <aio.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -335,6 +336,48 @@ void exec_leaks_idle(struct end *end, long unused)
 		else if (!end->server)
 			CALL(system("true"));
 		talk(end);
+	}
+}
+
+static void *receive_stream(void *fd)
+{
+	take_quietly(*(int *)fd, STREAM_BYTES, 6, 0);
+	return NULL;
+}
+
+static void *receive_echo(void *fd)
+{
+	take_quietly(*(int *)fd, STREAM_BYTES, 7, 0);
+	return NULL;
+}
+
+static void *send_stream(void *fd)
+{
+	give_pattern(*(int *)fd, STREAM_BYTES, 7, 0);
+	return NULL;
+}
+
+/* Children come and go while two threads of each end receive and send. */
+void exec_leaks_busy(struct end *end, long how)
+{
+	pthread_t receiver, sender;
+
+	for (int i = 0; i < STREAMS; i++) {
+		meet_and_talk(end);
+		if (end->server) {
+			MUST(-pthread_create(&sender, NULL, receive_echo, &end->fd));
+			give_pattern(end->fd, STREAM_BYTES, 6, 0);
+			MUST(-pthread_join(sender, NULL));
+		} else {
+			MUST(-pthread_create(&receiver, NULL, receive_stream, &end->fd));
+			MUST(-pthread_create(&sender, NULL, send_stream, &end->fd));
+			for (int k = 0; k < 3; k++)
+				reap(run_true((int)how));
+			MUST(-pthread_join(receiver, NULL));
+			MUST(-pthread_join(sender, NULL));
+		}
+		talk(end);
+		MUST(close(end->fd));
 	}
 }
 
