@@ -304,6 +304,20 @@ static void call_of_sources(uint8_t which)
 	}
 }
 
+/* The consumer leaves, or the producer finds that it has. */
+static void leave(size_t put)
+{
+	ssize_t taken;
+
+	lane_is_over(&lane);
+	if (put % 4 == 0)
+		lane_leave(&lane);
+	if (lane_presence(&lane) == LANE_STAYS)
+		return;
+	taken = lane_left(&lane, put);
+	must(taken == -EPROTO || (taken >= 0 && (size_t)taken <= put));
+}
+
 static void call(uint8_t which)
 {
 	switch (which % 16) {
@@ -342,6 +356,9 @@ static void call(uint8_t which)
 		return;
 	case 11:
 		peer_writes();
+		return;
+	case 12:
+		leave(next_byte());
 		return;
 	default:
 		call_of_sources(which / 16);
