@@ -274,6 +274,9 @@ ZC_EXPORT ssize_t preadv2(int fd, const struct iovec *iov, int count, off_t offs
 	struct conn *conn = table_conn(fd);
 	bool ringed;
 
+	/* A socket has no positions, and what the flags ask for is the kernel's to know. */
+	if (conn && engine_is_there(conn) && (offset != -1 || flags))
+		return real.preadv2(fd, iov, count, offset, flags);
 	return RECEIVED(conn, fd, iov, count, 0, settle_iov(iov, (size_t)count), real.preadv2(fd, iov, count, offset, flags),
 			&ringed);
 }
@@ -283,6 +286,9 @@ ZC_EXPORT ssize_t preadv64v2(int fd, const struct iovec *iov, int count, off64_t
 	struct conn *conn = table_conn(fd);
 	bool ringed;
 
+	/* A socket has no positions, and what the flags ask for is the kernel's to know. */
+	if (conn && engine_is_there(conn) && (offset != -1 || flags))
+		return real.preadv64v2(fd, iov, count, offset, flags);
 	return RECEIVED(conn, fd, iov, count, 0, settle_iov(iov, (size_t)count), real.preadv64v2(fd, iov, count, offset, flags),
 			&ringed);
 }
