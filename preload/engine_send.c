@@ -77,50 +77,37 @@ static bool is_option(int name)
 	return name == TCP_NODELAY || name == TCP_CORK;
 }
 
-/* Takes the lock if the options are ours at present. */
-static struct engine *enter_options(struct conn *conn, int fd, int name, struct lock_hold *hold)
+/* Puts the program's own option away, or reads it. Returns whether it is ours at present: on the ring the socket has others. */
+static bool access_option(struct conn *conn, int fd, int name, bool sets, int *value)
 {
 	struct engine *engine = is_option(name) ? engine_enter(conn, fd) : NULL;
+	struct lock_hold hold;
+	bool ours = false;
 
 	if (!engine)
-		return NULL;
-	if (engine_met(engine) && lock_take(&engine->out, hold)) {
-		if (atomic_load(&engine->channel.out.shared->on_ring))
-			return engine;
-		lock_give(&engine->out, hold);
+		return false;
+	if (engine_met(engine) && lock_take(&engine->out, &hold)) {
+		bool *own = name == TCP_CORK ? &engine->cork : &engine->nodelay;
+
+		ours = atomic_load(&engine->channel.out.shared->on_ring);
+		if (ours && sets)
+			*own = *value;
+		else if (ours)
+			*value = *own;
+		lock_give(&engine->out, &hold);
 	}
 	engine_leave(conn);
-	return NULL;
-}
-
-static void leave_options(struct conn *conn, struct engine *engine, const struct lock_hold *hold)
-{
-	lock_give(&engine->out, hold);
-	engine_leave(conn);
+	return ours;
 }
 
 bool engine_sets_option(struct conn *conn, int fd, int name, int value)
 {
-	struct lock_hold hold;
-	struct engine *engine = enter_options(conn, fd, name, &hold);
-
-	if (!engine)
-		return false;
-	*(name == TCP_CORK ? &engine->cork : &engine->nodelay) = value;
-	leave_options(conn, engine, &hold);
-	return true;
+	return access_option(conn, fd, name, true, &value);
 }
 
 bool engine_gets_option(struct conn *conn, int fd, int name, int *value)
 {
-	struct lock_hold hold;
-	struct engine *engine = enter_options(conn, fd, name, &hold);
-
-	if (!engine)
-		return false;
-	*value = name == TCP_CORK ? engine->cork : engine->nodelay;
-	leave_options(conn, engine, &hold);
-	return true;
+	return access_option(conn, fd, name, false, value);
 }
 
 /*
@@ -284,35 +271,14 @@ static ssize_t put(struct conn *conn, struct engine *engine, int fd, const struc
 	return done;
 }
 
-static size_t add_up(const struct iovec *iov, int count)
-{
-	size_t bytes = 0;
-
-	for (int i = 0; i < count; i++)
-		bytes += iov[i].iov_len;
-	return bytes;
-}
-
 /* The rest of a send of which `done` bytes are in the ring, as the program's own call would. */
 static ssize_t send_rest(struct conn *conn, int fd, const struct iovec *iov, int count, size_t done, int flags)
 {
-	struct iovec rest[count];
-	struct msghdr message = { .msg_iov = rest };
 	__attribute__((cleanup(engine_raw_ends))) struct engine_raw raw = engine_raw_begins(conn, fd);
-	size_t skip = done;
-	int used = 0;
 
-	for (int i = 0; i < count; i++) {
-		size_t cut = skip < iov[i].iov_len ? skip : iov[i].iov_len;
-
-		skip -= cut;
-		if (cut < iov[i].iov_len)
-			rest[used++] = (struct iovec){ (char *)iov[i].iov_base + cut, iov[i].iov_len - cut };
-	}
-	message.msg_iovlen = (size_t)used;
-	raw.done = real.sendmsg(fd, &message, flags);
+	raw.done = send_behind(fd, iov, count, done, flags);
 	if (raw.done < 0)
-		return done ? (ssize_t)done : -errno;
+		return done ? (ssize_t)done : raw.done;
 	stats_sent(conn->slot, PATH_COPY, (uint64_t)raw.done, 1);
 	return (ssize_t)done + raw.done;
 }
@@ -322,14 +288,13 @@ ssize_t engine_send(struct conn *conn, int fd, const struct iovec *iov, int coun
 	struct engine *engine = engine_enter(conn, fd);
 	ssize_t done = ENGINE_BY_KERNEL;
 	struct lock_hold hold;
-	size_t bytes;
+	size_t bytes = 0;
 
 	if (!engine)
 		return ENGINE_BY_KERNEL;
 	if (atomic_load_explicit(&engine->state, memory_order_relaxed) == ENGINE_APART)
 		engine_step(conn, engine, fd);
-	bytes = add_up(iov, count);
-	if (engine_met(engine) && bytes) {
+	if (engine_met(engine) && send_add_up(iov, count, &bytes)) {
 		pthread_testcancel();
 		if (lock_take(&engine->out, &hold)) {
 			done = put(conn, engine, fd, iov, count, bytes);

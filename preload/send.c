@@ -46,27 +46,33 @@ int send_before_kernel(struct conn *conn, int fd, int flags, enum stat_reason wh
 	return tell_error(conn, flags);
 }
 
-/* The rest of a send of which `done` bytes are taken, by the kernel, as the program's own call would. */
-static ssize_t send_rest(struct conn *conn, int fd, const struct iovec *iov, int count, size_t done, int flags)
+ssize_t send_behind(int fd, const struct iovec *iov, int count, size_t done, int flags)
 {
 	struct iovec rest[count];
 	struct msghdr message = { .msg_iov = rest };
 	size_t skip = done;
 	ssize_t sent;
-	int used = 0;
 
 	for (int i = 0; i < count; i++) {
 		size_t cut = skip < iov[i].iov_len ? skip : iov[i].iov_len;
 
 		skip -= cut;
 		if (cut < iov[i].iov_len)
-			rest[used++] = (struct iovec){ (char *)iov[i].iov_base + cut, iov[i].iov_len - cut };
+			rest[message.msg_iovlen++] =
+				(struct iovec){ (char *)iov[i].iov_base + cut, iov[i].iov_len - cut };
 	}
-	message.msg_iovlen = (size_t)used;
 	sent = real.sendmsg(fd, &message, flags);
+	return sent < 0 ? -errno : sent;
+}
+
+/* The rest of a send of which `done` bytes are taken, by the kernel, as the program's own call would. */
+static ssize_t send_rest(struct conn *conn, int fd, const struct iovec *iov, int count, size_t done, int flags)
+{
+	ssize_t sent = send_behind(fd, iov, count, done, flags);
+
 	atomic_store_explicit(&conn->send_blocked, true, memory_order_relaxed);
 	if (sent < 0)
-		return done ? (ssize_t)done : -errno;
+		return done ? (ssize_t)done : sent;
 	stats_add(&stats->slot[conn->slot].path[PATH_SG][STAT_PATH_SYSCALLS], 1);
 	stats_add(&stats->slot[conn->slot].path[PATH_SG][STAT_PATH_BYTES], (uint64_t)sent);
 	sg_sent(conn, (size_t)sent);
@@ -98,8 +104,7 @@ static ssize_t send_gathered(struct conn *conn, int fd, const struct iovec *iov,
 	return (size_t)taken < bytes ? send_rest(conn, fd, iov, count, (size_t)taken, flags) : taken;
 }
 
-/* Adds up, as the kernel would check it. Returns false for what it must refuse itself. */
-static bool add_up(const struct iovec *iov, int count, size_t *bytes)
+bool send_add_up(const struct iovec *iov, int count, size_t *bytes)
 {
 	if (count < 0 || count > IOV_MAX)
 		return false;
@@ -158,7 +163,7 @@ static ssize_t take_path(struct conn *conn, int fd, const struct iovec *iov, int
 	size_t bytes = 0;
 	ssize_t rc;
 
-	if (!add_up(iov, count, &bytes))
+	if (!send_add_up(iov, count, &bytes))
 		why = REASON_FLAGS;
 	else if (!conn_take_token(conn))
 		why = REASON_SHARED;

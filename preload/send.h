@@ -28,6 +28,12 @@ ssize_t send_by_path(struct conn *conn, int fd, const struct iovec *iov, int cou
 /* Before a send that only the kernel can serve. Returns 0, or -errno: an earlier send failed, or this one would wait. */
 int send_before_kernel(struct conn *conn, int fd, int flags, enum stat_reason why);
 
+/* Adds up, as the kernel would check it. Returns false for nothing, and for what the kernel must refuse itself. */
+bool send_add_up(const struct iovec *iov, int count, size_t *bytes);
+
+/* Sends what is behind the first `done` bytes, by the kernel, as the program's own call would. Returns bytes or -errno. */
+ssize_t send_behind(int fd, const struct iovec *iov, int count, size_t done, int flags);
+
 extern __thread uint32_t send_sample __attribute__((tls_model("initial-exec")));
 
 /* Returns the time for one send in STATS_SAMPLE, 0 for the others, which are not timed. */
