@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "preload/spread.h"
 
+#include <errno.h>
 #include <sched.h>
 #include <string.h>
 
@@ -16,8 +17,9 @@
 /* What sched_getcpu says, plus one: 0 is for not known. */
 static uint32_t here(void)
 {
-	int cpu = sched_getcpu();
+	int saved = errno, cpu = sched_getcpu();
 
+	errno = saved;
 	return cpu < 0 ? 0 : (uint32_t)cpu + 1;
 }
 
@@ -30,11 +32,38 @@ void spread_tell(struct engine *engine)
 		atomic_store_explicit(&out->cpu, cpu, memory_order_relaxed);
 }
 
+#define MASK_LONGS 128 /* 8192 cores */
+
+static long mask_get(unsigned long *mask)
+{
+	return sys_call(SYS_sched_getaffinity, 0, MASK_LONGS * sizeof(*mask), (long)mask, 0, 0, 0);
+}
+
+static bool mask_set(const unsigned long *mask, long bytes)
+{
+	return sys_call(SYS_sched_setaffinity, 0, bytes, (long)mask, 0, 0, 0) >= 0;
+}
+
+/*
+ * Lets the thread run where it might before. Linux keeps a mask that was asked for, and does not go beyond it when the thread's
+ * cpuset grows later: a thread that had asked for none must be left asking for every core, not for those of today. A mask of the
+ * program's own shows by being narrower than that. It is put back, as is the old one whenever that can't be told.
+ */
+static void restore(const unsigned long *before, long bytes)
+{
+	unsigned long every[MASK_LONGS], now[MASK_LONGS];
+
+	memset(every, 0xff, (size_t)bytes);
+	if (mask_set(every, bytes) && mask_get(now) == bytes && !memcmp(now, before, (size_t)bytes))
+		return;
+	mask_set(before, bytes);
+}
+
 /* Moves this thread off its core, and lets it run everywhere again that it may. */
 static void move_away(void)
 {
-	unsigned long all[128], others[128]; /* 8192 cores */
-	long bytes = sys_call(SYS_sched_getaffinity, 0, sizeof(all), (long)all, 0, 0, 0);
+	unsigned long all[MASK_LONGS], others[MASK_LONGS];
+	long bytes = mask_get(all);
 	uint32_t cpu = here(), cores = 0;
 
 	if (bytes <= 0 || !cpu || cpu - 1 >= bytes * 8)
@@ -45,8 +74,8 @@ static void move_away(void)
 		return;
 	memcpy(others, all, (size_t)bytes);
 	others[(cpu - 1) / 64] &= ~(1ul << ((cpu - 1) % 64));
-	if (sys_call(SYS_sched_setaffinity, 0, bytes, (long)others, 0, 0, 0) >= 0)
-		sys_call(SYS_sched_setaffinity, 0, bytes, (long)all, 0, 0, 0);
+	if (mask_set(others, bytes))
+		restore(all, bytes);
 }
 
 /* Of this thread: it is what moves, whatever the number of its connections. */
