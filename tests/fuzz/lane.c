@@ -77,34 +77,17 @@ static void meanwhile(void)
 		peer_writes();
 }
 
-static uint64_t read_from(const volatile void *at, size_t bytes)
-{
-	return bytes == 8 ? *(const volatile uint64_t *)at :
-	       bytes == 4 ? *(const volatile uint32_t *)at :
-			    *(const volatile uint8_t *)at;
-}
-
-static void write_to(volatile void *at, size_t bytes, uint64_t value)
-{
-	if (bytes == 8)
-		*(volatile uint64_t *)at = value;
-	else if (bytes == 4)
-		*(volatile uint32_t *)at = (uint32_t)value;
-	else
-		*(volatile uint8_t *)at = (uint8_t)value;
-}
-
 uint64_t stepped_load(const volatile void *at, size_t bytes)
 {
 	meanwhile();
-	return read_from(at, bytes);
+	return stepped_read(at, bytes);
 }
 
 void stepped_store(volatile void *at, size_t bytes, uint64_t value, memory_order order)
 {
 	(void)order;
 	meanwhile();
-	write_to(at, bytes, value);
+	stepped_write(at, bytes, value);
 }
 
 uint64_t stepped_exchange(volatile void *at, size_t bytes, uint64_t value)
@@ -112,8 +95,8 @@ uint64_t stepped_exchange(volatile void *at, size_t bytes, uint64_t value)
 	uint64_t before;
 
 	meanwhile();
-	before = read_from(at, bytes);
-	write_to(at, bytes, value);
+	before = stepped_read(at, bytes);
+	stepped_write(at, bytes, value);
 	return before;
 }
 
@@ -122,8 +105,8 @@ uint64_t stepped_add(volatile void *at, size_t bytes, uint64_t value)
 	uint64_t before;
 
 	meanwhile();
-	before = read_from(at, bytes);
-	write_to(at, bytes, before + value);
+	before = stepped_read(at, bytes);
+	stepped_write(at, bytes, before + value);
 	return before;
 }
 
@@ -132,12 +115,12 @@ bool stepped_compare_exchange(volatile void *at, size_t bytes, void *expected, u
 	uint64_t now;
 
 	meanwhile();
-	now = read_from(at, bytes);
-	if (now == read_from(expected, bytes)) {
-		write_to(at, bytes, value);
+	now = stepped_read(at, bytes);
+	if (now == stepped_read(expected, bytes)) {
+		stepped_write(at, bytes, value);
 		return true;
 	}
-	write_to(expected, bytes, now);
+	stepped_write(expected, bytes, now);
 	return false;
 }
 

@@ -6,6 +6,8 @@
 #ifndef ZC_STRESS_MACHINE_H
 #define ZC_STRESS_MACHINE_H
 
+#include "tests/unit/rdma/stream_testing.h"
+
 #define RING LANE_RING_MIN
 #define STREAM_MAX 12000u
 #define PIPE_MAX 700u
@@ -53,17 +55,9 @@ static struct {
 
 /* Chance ------------------------------------------------------------------------------------------------------------- */
 
-static uint64_t next_random(void)
-{
-	s.random ^= s.random << 13;
-	s.random ^= s.random >> 7;
-	s.random ^= s.random << 17;
-	return s.random * 0x2545f4914f6cdd1dull;
-}
-
 static size_t below(size_t limit)
 {
-	return (size_t)(next_random() >> 24) % limit;
+	return random_below(&s.random, limit);
 }
 
 static size_t some_bytes(size_t most)
@@ -71,11 +65,6 @@ static size_t some_bytes(size_t most)
 	size_t limit = below(3) ? (most < 120 ? most : 120) : most;
 
 	return 1 + below(limit);
-}
-
-static uint8_t byte_at(uint64_t position)
-{
-	return (uint8_t)((position * 0x9e3779b97f4a7c15ull) >> 56);
 }
 
 static void fail(const char *what, ...) __attribute__((format(printf, 1, 2), noreturn));
@@ -120,22 +109,9 @@ static struct end *other_end(void)
 	return s.now == &s.producer ? &s.consumer : &s.producer;
 }
 
-static void write_to(volatile void *at, size_t bytes, uint64_t value)
-{
-	if (bytes == 8)
-		*(volatile uint64_t *)at = value;
-	else
-		*(volatile uint32_t *)at = (uint32_t)value;
-}
-
-static uint64_t read_from(const volatile void *at, size_t bytes)
-{
-	return bytes == 8 ? *(const volatile uint64_t *)at : *(const volatile uint32_t *)at;
-}
-
 static void drain_one(struct end *end)
 {
-	write_to(end->stores[0].at, end->stores[0].bytes, end->stores[0].value);
+	stepped_write(end->stores[0].at, end->stores[0].bytes, end->stores[0].value);
 	memmove(end->stores, end->stores + 1, --end->stored * sizeof(*end->stores));
 }
 
@@ -175,7 +151,7 @@ uint64_t stepped_load(const volatile void *at, size_t bytes)
 		if (me->stores[i].at == at)
 			return me->stores[i].value;
 	}
-	return read_from(at, bytes);
+	return stepped_read(at, bytes);
 }
 
 void stepped_store(volatile void *at, size_t bytes, uint64_t value, memory_order order)
@@ -185,7 +161,7 @@ void stepped_store(volatile void *at, size_t bytes, uint64_t value, memory_order
 	step();
 	if (order == memory_order_seq_cst) {
 		drain(me);
-		write_to(at, bytes, value);
+		stepped_write(at, bytes, value);
 		return;
 	}
 	if (me->stored == STORES_MAX)
@@ -199,8 +175,8 @@ uint64_t stepped_exchange(volatile void *at, size_t bytes, uint64_t value)
 
 	step();
 	drain(s.now);
-	before = read_from(at, bytes);
-	write_to(at, bytes, value);
+	before = stepped_read(at, bytes);
+	stepped_write(at, bytes, value);
 	return before;
 }
 
@@ -210,8 +186,8 @@ uint64_t stepped_add(volatile void *at, size_t bytes, uint64_t value)
 
 	step();
 	drain(s.now);
-	before = read_from(at, bytes);
-	write_to(at, bytes, before + value);
+	before = stepped_read(at, bytes);
+	stepped_write(at, bytes, before + value);
 	return before;
 }
 

@@ -19,6 +19,24 @@ uint64_t stepped_exchange(volatile void *at, size_t bytes, uint64_t value);
 uint64_t stepped_add(volatile void *at, size_t bytes, uint64_t value);
 bool stepped_compare_exchange(volatile void *at, size_t bytes, void *expected, uint64_t value);
 
+/* The plain accesses that these come down to. */
+static inline uint64_t stepped_read(const volatile void *at, size_t bytes)
+{
+	return bytes == 8 ? *(const volatile uint64_t *)at :
+	       bytes == 4 ? *(const volatile uint32_t *)at :
+			    *(const volatile uint8_t *)at;
+}
+
+static inline void stepped_write(volatile void *at, size_t bytes, uint64_t value)
+{
+	if (bytes == 8)
+		*(volatile uint64_t *)at = value;
+	else if (bytes == 4)
+		*(volatile uint32_t *)at = (uint32_t)value;
+	else
+		*(volatile uint8_t *)at = (uint8_t)value;
+}
+
 #undef atomic_load
 #undef atomic_load_explicit
 #undef atomic_store

@@ -26,6 +26,7 @@
 #include <cmocka.h>
 
 #include "rdma/transport.h"
+#include "stream_testing.h"
 
 #define PAGE 4096u
 #define PAGES 64u
@@ -42,17 +43,11 @@ static struct told {
 	pid_t process;
 } * told;
 
-static uint8_t byte_at(size_t position)
-{
-	return (uint8_t)((position * 0x9e3779b97f4a7c15ull) >> 56);
-}
-
 static uint8_t *make_data(void)
 {
 	uint8_t *data = mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-	for (size_t i = 0; i < PAGES * PAGE; i++)
-		data[i] = byte_at(i);
+	fill(data, 0, PAGES * PAGE);
 	return data;
 }
 

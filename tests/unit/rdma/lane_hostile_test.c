@@ -20,6 +20,7 @@
 #include <cmocka.h>
 
 #include "lane_testing.h"
+#include "stream_testing.h"
 
 #define RING 8192u
 #define MOST 6000u
@@ -35,15 +36,12 @@ static uint64_t random_state;
 
 static uint64_t next_random(void)
 {
-	random_state ^= random_state << 13;
-	random_state ^= random_state >> 7;
-	random_state ^= random_state << 17;
-	return random_state * 0x2545f4914f6cdd1dull;
+	return random_next(&random_state);
 }
 
 static size_t below(size_t limit)
 {
-	return (size_t)(next_random() >> 24) % limit;
+	return random_below(&random_state, limit);
 }
 
 static uint64_t a_lie(uint64_t now)

@@ -10,41 +10,7 @@
 
 #include <cmocka.h>
 
-#include "rdma/channel.h"
-
-#define RING 4096u
-
-static struct channel channel;
-static struct lane lane;
-
-static int make_lane(void **state)
-{
-	if (channel_make(&channel, RING) < 0)
-		return -1;
-	lane = channel.out;
-	atomic_store(&lane.shared->reader, 1);
-	return 0;
-}
-
-static int drop_lane(void **state)
-{
-	channel_close(&channel);
-	return 0;
-}
-
-static uint8_t byte_at(uint64_t position)
-{
-	return (uint8_t)((position * 0x9e3779b97f4a7c15ull) >> 56);
-}
-
-static bool right(const uint8_t *got, uint64_t position, size_t bytes)
-{
-	for (size_t i = 0; i < bytes; i++) {
-		if (got[i] != byte_at(position + i))
-			return false;
-	}
-	return true;
-}
+#include "ring_testing.h"
 
 /* Puts bytes of the stream and says what the consumer has of them. */
 static ssize_t put_from(uint64_t position, size_t bytes)
@@ -52,8 +18,7 @@ static ssize_t put_from(uint64_t position, size_t bytes)
 	static uint8_t data[2000];
 	struct iovec iov = { data, bytes };
 
-	for (size_t i = 0; i < bytes; i++)
-		data[i] = byte_at(position + i);
+	fill(data, position, bytes);
 	assert_int_equal(lane_put(&lane, &iov, 1, 0), bytes);
 	return lane_presence(&lane) == LANE_HAS_LEFT ? lane_left(&lane, bytes) : (ssize_t)bytes;
 }

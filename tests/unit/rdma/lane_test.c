@@ -21,51 +21,11 @@
 
 #include <cmocka.h>
 
-#include "rdma/channel.h"
+#include "ring_testing.h"
 
 #define BELL 0xbe
-#define RING 4096u
 #define STREAM 60000u /* bytes of one schedule */
 #define SCHEDULES 400
-
-static struct channel channel;
-static struct lane lane;
-
-static int make_lane(void **state)
-{
-	if (channel_make(&channel, RING) < 0)
-		return -1;
-	lane = channel.out;
-	atomic_store(&lane.shared->reader, 1);
-	return 0;
-}
-
-static int drop_lane(void **state)
-{
-	channel_close(&channel);
-	return 0;
-}
-
-/* What belongs at a position of the stream: never a repeating pattern of a power of two. */
-static uint8_t byte_at(uint64_t position)
-{
-	return (uint8_t)((position * 0x9e3779b97f4a7c15ull) >> 56);
-}
-
-static void fill(uint8_t *to, uint64_t position, size_t bytes)
-{
-	for (size_t i = 0; i < bytes; i++)
-		to[i] = byte_at(position + i);
-}
-
-static bool right(const uint8_t *got, uint64_t position, size_t bytes)
-{
-	for (size_t i = 0; i < bytes; i++) {
-		if (got[i] != byte_at(position + i))
-			return false;
-	}
-	return true;
-}
 
 /* A seeded schedule ------------------------------------------------------------------------------------------------ */
 
@@ -78,17 +38,9 @@ struct schedule {
 	unsigned int moves, rings;
 };
 
-static uint64_t next_random(struct schedule *s)
-{
-	s->seed ^= s->seed << 13;
-	s->seed ^= s->seed >> 7;
-	s->seed ^= s->seed << 17;
-	return s->seed;
-}
-
 static size_t below(struct schedule *s, size_t limit)
 {
-	return (size_t)(next_random(s) >> 20) % limit;
+	return random_below(&s->seed, limit);
 }
 
 static void check_at(const struct schedule *s, bool holds, const char *what, int line)

@@ -325,16 +325,6 @@ static int meet_where_all_look_alike(void)
 	return rc == -EPERM ? 0 : rc == 0 ? 1 : -rc;
 }
 
-static int hand_over_as_impostor(void)
-{
-	struct channel made;
-	int rc = channel_make(&made, RING);
-
-	if (!rc)
-		rc = meet_hand_over(&accepting, &made, -1, NULL);
-	return rc != 0 && rc != -EAGAIN;
-}
-
 static void users_unknown_to_the_namespace_prove_nothing(void **state)
 {
 	pid_t child;

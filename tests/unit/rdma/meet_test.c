@@ -73,16 +73,6 @@ static void an_offer_vanishes_with_its_descriptor(void **state)
 	channel_close(&made);
 }
 
-static int hand_over_as_impostor(void)
-{
-	struct channel made;
-	int rc = channel_make(&made, RING);
-
-	if (!rc)
-		rc = meet_hand_over(&accepting, &made, -1, NULL);
-	return rc != 0 && rc != -EAGAIN;
-}
-
 static int ready[2], leave[2];
 
 static int squat(void)

@@ -22,9 +22,9 @@ static void expect_protocol_error(void)
 
 static void scribble(void)
 {
-	uint64_t state = next_random() % 5;
+	uint64_t state = below(5);
 
-	atomic_store(&slot->word, SOURCE_WORD(1, next_random() % 5000, state));
+	atomic_store(&slot->word, SOURCE_WORD(1, below(5000), state));
 }
 
 static void nonsense_in_a_slot_is_refused(void **state)

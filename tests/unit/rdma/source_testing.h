@@ -26,6 +26,7 @@
 #include <cmocka.h>
 
 #include "rdma/channel.h"
+#include "stream_testing.h"
 
 #define RING 4096u
 
@@ -85,44 +86,16 @@ static inline void shake_hands(void)
 	assert_true(lane_take_over(&sending.out));
 }
 
-static inline uint8_t byte_at(uint64_t position)
-{
-	return (uint8_t)((position * 0x9e3779b97f4a7c15ull) >> 56);
-}
-
-static inline void fill(uint8_t *to, uint64_t position, size_t bytes)
-{
-	for (size_t i = 0; i < bytes; i++)
-		to[i] = byte_at(position + i);
-}
-
-static inline size_t wrong_from(const uint8_t *got, uint64_t position, size_t bytes)
-{
-	for (size_t i = 0; i < bytes; i++)
-		if (got[i] != byte_at(position + i))
-			return i;
-	return bytes;
-}
-
 static inline int get(void *to, size_t bytes, bool peek, size_t *got)
 {
 	return lane_get(&receiving.in, &(struct iovec){ to, bytes }, 1, peek, got);
 }
 
-/* Xorshift. */
 static uint64_t random_state = 88172645463325252ull;
-
-static inline uint64_t next_random(void)
-{
-	random_state ^= random_state << 13;
-	random_state ^= random_state >> 7;
-	random_state ^= random_state << 17;
-	return random_state;
-}
 
 static inline size_t below(size_t limit)
 {
-	return (size_t)(next_random() >> 20) % limit;
+	return random_below(&random_state, limit);
 }
 
 static inline uint8_t *some_bytes(uint64_t position, size_t bytes)

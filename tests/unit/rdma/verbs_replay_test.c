@@ -13,6 +13,7 @@
 
 #include "rdma/channel.h"
 #include "rdma/verbs_replay.h"
+#include "stream_testing.h"
 
 #define RING 65536u
 
@@ -33,19 +34,13 @@ static int drop_both(void **state)
 	return 0;
 }
 
-static uint8_t byte_at(uint64_t position)
-{
-	return (uint8_t)((position * 0x9e3779b97f4a7c15ull) >> 56);
-}
-
 static size_t put(size_t bytes)
 {
 	uint8_t data[RING];
 	struct iovec iov = { data, bytes };
 	uint64_t sent = atomic_load(&near.out.shared->sent);
 
-	for (size_t i = 0; i < bytes; i++)
-		data[i] = byte_at(sent + i);
+	fill(data, sent, bytes);
 	return (size_t)lane_put(&near.out, &iov, 1, 0);
 }
 
