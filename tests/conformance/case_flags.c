@@ -295,6 +295,31 @@ void flags_refused(struct end *end, long unused)
 	CALL(send(end->fd, "", 0, MSG_NOSIGNAL));
 }
 
+/* More spans than there may be, on a connection that has carried enough for every path: none of their bytes is sent. */
+void flags_too_many(struct end *end, long unused)
+{
+	struct iovec many[1025];
+
+	meet(end);
+	for (int i = 0; i < 30; i++) {
+		if (end->server) {
+			take_quietly(end->fd, 100, 7, 0);
+			give(end->fd, "on", 2);
+		} else {
+			give_pattern(end->fd, 100, 7, 0);
+			MUST(recv(end->fd, &(char[2]){ 0 }, 2, MSG_WAITALL));
+		}
+	}
+	if (end->server) {
+		note_recv(end->fd, 10, MSG_WAITALL);
+		return;
+	}
+	for (int i = 0; i < 1025; i++)
+		many[i] = (struct iovec){ (void *)"a", 1 };
+	CALL(writev(end->fd, many, 1025));
+	CALL(writev(end->fd, many, 3));
+}
+
 /* A buffer whose end can't be read: as much as comes before it may be taken, and no more. */
 void flags_half_bad(struct end *end, long size)
 {
