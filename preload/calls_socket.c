@@ -12,15 +12,6 @@
 #include "preload/send.h"
 #include "preload/zerocopy.h"
 
-#ifndef SO_ZEROCOPY
-#define SO_ZEROCOPY 60
-#endif
-#ifndef SO_TIMESTAMPING_NEW
-#define SO_TIMESTAMPING_NEW 65
-#endif
-#ifndef TCP_ULP
-#define TCP_ULP 31
-#endif
 #define BUSY_OR_BETTER(rc) ((rc) == 0 || errno == EINPROGRESS)
 
 /* A number that a call has just made: whatever it meant before is over, however it ended. */

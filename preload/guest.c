@@ -17,10 +17,6 @@
 #include "preload/sg.h"
 #include "rdma/guard.h"
 
-#ifndef SYS_io_uring_setup
-#define SYS_io_uring_setup 425
-#endif
-
 _Atomic bool guest_sandbox;
 _Atomic bool guest_rings;
 _Atomic bool guest_ending;

@@ -12,11 +12,6 @@
 #include "preload/choose.h"
 #include "preload/zerocopy.h"
 
-#ifndef SO_EE_ORIGIN_ZEROCOPY
-#define SO_EE_ORIGIN_ZEROCOPY 5
-#define SO_EE_CODE_ZEROCOPY_COPIED 1
-#endif
-
 #define PAUSE_FIRST 64
 #define PAUSE_MAX 16384
 #define COPIED_MAX 8	/* in a row, until a path that was asked for pauses; `auto` does so at the first */

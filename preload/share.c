@@ -10,13 +10,6 @@
 #include "preload/watch.h"
 #include "preload/zerocopy.h"
 
-#ifndef MSG_ZEROCOPY
-#define MSG_ZEROCOPY 0x4000000
-#endif
-#ifndef SO_ZEROCOPY
-#define SO_ZEROCOPY 60
-#endif
-
 static void each_descriptor(const struct msghdr *message, void (*visit)(int fd))
 {
 	struct msghdr *open = (struct msghdr *)message; /* CMSG_NXTHDR only reads */

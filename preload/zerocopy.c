@@ -19,13 +19,6 @@
 #include "preload/watch.h"
 #include "rdma/guard.h"
 
-#ifndef MSG_ZEROCOPY
-#define MSG_ZEROCOPY 0x4000000
-#endif
-#ifndef SO_ZEROCOPY
-#define SO_ZEROCOPY 60
-#endif
-
 #define PAGE 4096ul
 #define PAGES_MIN (4 * PAGE)		/* fewer in one piece of memory are copied */
 #define CHUNK (1024 * 1024ul)		/* guarded and handed over at one time */

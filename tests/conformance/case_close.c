@@ -19,15 +19,6 @@ static void note_recv(int fd)
 	note("recv: %zd %s", got, errno_name(got < 0 ? errno : 0));
 }
 
-static void note_error(int fd)
-{
-	int error = -1;
-	socklen_t bytes = sizeof(error);
-
-	MUST(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes));
-	note("SO_ERROR: %s", errno_name(error));
-}
-
 /* Every byte sent before an end arrives before the end of file. Argument: bytes. */
 static void send_in_pieces(int fd, size_t bytes)
 {

@@ -108,15 +108,6 @@ void connect_accept(struct end *end, long flags)
 	converse(end, end->fd);
 }
 
-static void note_error(int fd)
-{
-	int error = -1;
-	socklen_t bytes = sizeof(error);
-
-	MUST(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes));
-	note("SO_ERROR: %s", errno_name(error));
-}
-
 /* Argument: the way to wait for the connection. On loopback it may be there at once, or in progress. */
 void connect_nonblocking(struct end *end, long waiter)
 {

@@ -17,13 +17,6 @@
 #include "cases.h"
 #include "end.h"
 
-#ifndef SO_ZEROCOPY
-#define SO_ZEROCOPY 60
-#endif
-#ifndef MSG_ZEROCOPY
-#define MSG_ZEROCOPY 0x4000000
-#endif
-
 static void note_option(int fd, const char *name, int level, int option)
 {
 	int value = 0;

@@ -134,6 +134,9 @@ void await_bytes(int fd, int count);
 /* Looks by poll with timeout 0 and notes what is there. */
 void note_poll(int fd, short events);
 
+/* Takes the error that the socket has, and notes it. */
+void note_error(int fd);
+
 void set_nonblocking(int fd, bool on);
 void set_buffers(int fd, int bytes);
 

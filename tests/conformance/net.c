@@ -234,6 +234,15 @@ void note_poll(int fd, short events)
 	     event_names((uint32_t)(unsigned short)look.revents));
 }
 
+void note_error(int fd)
+{
+	int error = -1;
+	socklen_t bytes = sizeof(error);
+
+	MUST(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes));
+	note("SO_ERROR: %s", errno_name(error));
+}
+
 void set_nonblocking(int fd, bool on)
 {
 	int flags = (int)MUST(fcntl(fd, F_GETFL));

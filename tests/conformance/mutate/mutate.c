@@ -35,10 +35,6 @@
 #define RECEIVE_BUFFER 8192
 #define SEND_BUFFER (8 * BYTES)
 
-#ifndef SO_SNDBUFFORCE
-#define SO_SNDBUFFORCE 32
-#endif
-
 unsigned char pattern(size_t at, unsigned int seed)
 {
 	return (unsigned char)((at >> 12) * 7 + at + seed * 31 + 1);
