@@ -47,9 +47,9 @@ static struct {
 	bool ended;
 	/* The program's own stream. */
 	size_t length, sent, got;
-	bool watched;	/* the consumer arms after every look, as for an epoll set */
+	bool watched;		 /* the consumer arms after every look, as for an epoll set */
 	unsigned int leave_odds; /* 1 of so many looks, after which the consumer leaves the ring; 0: it stays */
-	uint64_t moves; /* to the ring, in all schedules */
+	uint64_t moves;		 /* to the ring, in all schedules */
 	uint64_t leavings, late; /* of consumers that were on the ring; from the middle of a put */
 } s;
 

@@ -125,14 +125,16 @@ static void a_program_with_other_rights_is_foreign(void **state)
 
 static void a_static_program_is_foreign(void **state)
 {
-	Elf64_Ehdr head = { .e_ident = { ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64 },
+	Elf64_Ehdr head = {
+		.e_ident = { ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64 },
 #if defined(__x86_64__)
-			    .e_machine = EM_X86_64,
+		.e_machine = EM_X86_64,
 #else
-			    .e_machine = EM_AARCH64,
+		.e_machine = EM_AARCH64,
 #endif
-			    .e_phoff = sizeof(head),
-			    .e_phentsize = sizeof(Elf64_Phdr) };
+		.e_phoff = sizeof(head),
+		.e_phentsize = sizeof(Elf64_Phdr)
+	};
 	struct {
 		Elf64_Ehdr head;
 		Elf64_Phdr part;

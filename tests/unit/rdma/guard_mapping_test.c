@@ -31,7 +31,8 @@ static void a_foreign_mapping_in_its_place_keeps_its_protection(void **state)
 	struct sent sent;
 
 	send_buffer(&sent);
-	assert_ptr_equal(mmap(sent.buffer, BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), sent.buffer);
+	assert_ptr_equal(mmap(sent.buffer, BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
+			 sent.buffer);
 	check_held(&sent);
 	assert_int_equal(syscall(SYS_getrandom, sent.buffer, 1, 0), -1);
 	assert_int_equal(errno, EFAULT);
@@ -44,7 +45,8 @@ static void a_file_in_part_of_its_place_sets_the_rest_free(void **state)
 	int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
 
 	send_buffer(&sent);
-	assert_ptr_equal(mmap(sent.buffer + 8 * PAGE, PAGE, PROT_READ, MAP_PRIVATE | MAP_FIXED, file, 0), sent.buffer + 8 * PAGE);
+	assert_ptr_equal(mmap(sent.buffer + 8 * PAGE, PAGE, PROT_READ, MAP_PRIVATE | MAP_FIXED, file, 0),
+			 sent.buffer + 8 * PAGE);
 	check_held(&sent);
 	fill(sent.buffer, 8 * PAGE, 2);
 	fill(sent.buffer + 9 * PAGE, BYTES - 9 * PAGE, 2);
@@ -104,8 +106,9 @@ static void replacing_a_part_leaves_what_was_sent(void **state)
 	send_buffer(&sent);
 	part = sent.buffer + 20 * PAGE;
 	assert_int_equal(munmap(part, BYTES - 20 * PAGE), 0);
-	assert_ptr_equal(mmap(part, BYTES - 20 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
-			 part);
+	assert_ptr_equal(
+		mmap(part, BYTES - 20 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
+		part);
 	fill(sent.buffer, BYTES, 2);
 	assert_int_equal(differing(sent.buffer, BYTES, 2), 0);
 	check_held(&sent);
@@ -134,7 +137,8 @@ static void moving_leaves_what_was_sent(void **state)
 	send_buffer(&sent);
 	place = map_buffer(2 * BYTES);
 	if (guard_needs_settling()) {
-		((volatile unsigned char *)sent.buffer)[9 * PAGE] = pattern(9 * PAGE, 1); /* a page of its own in the middle */
+		((volatile unsigned char *)sent.buffer)[9 * PAGE] =
+			pattern(9 * PAGE, 1); /* a page of its own in the middle */
 		guard_settle(sent.buffer, BYTES);
 		assert_int_equal(guard_join(sent.buffer, BYTES), 0);
 	}
@@ -156,7 +160,8 @@ static void moving_a_part_leaves_what_was_sent(void **state)
 	place = map_buffer(4 * PAGE);
 	if (guard_needs_settling())
 		guard_settle(sent.buffer + 6 * PAGE, 4 * PAGE);
-	assert_ptr_equal(mremap(sent.buffer + 6 * PAGE, 4 * PAGE, 4 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, place), place);
+	assert_ptr_equal(mremap(sent.buffer + 6 * PAGE, 4 * PAGE, 4 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, place),
+			 place);
 	memset(place, 9, 4 * PAGE);
 	fill(sent.buffer, 6 * PAGE, 2);
 	fill(sent.buffer + 10 * PAGE, BYTES - 10 * PAGE, 2);

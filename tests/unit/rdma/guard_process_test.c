@@ -340,7 +340,7 @@ static void *send_own_buffers(void *arg)
 		fill(buffer, BYTES, (unsigned int)round);
 		do {
 			rc = guard_protect(buffer, BYTES, &pinned_ops, &owner, &record);
-		} while (rc == -EAGAIN);	/* the guard's thread is just being made */
+		} while (rc == -EAGAIN); /* the guard's thread is just being made */
 		sender->failed |= rc != 0;
 		buffer[PAGE * ((size_t)round % PAGES)] ^= 1;
 		guard_settle(buffer + BYTES / 2, PAGE);

@@ -150,8 +150,9 @@ static void *dropper(void *arg)
 		if (some_page(&random) % 2)
 			racer_check(racer, !syscall(SYS_madvise, at, PAGE, MADV_DONTNEED));
 		else
-			racer_check(racer, syscall(SYS_mmap, at, PAGE, PROT_READ | PROT_WRITE,
-						   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == (long)(uintptr_t)at);
+			racer_check(racer,
+				    syscall(SYS_mmap, at, PAGE, PROT_READ | PROT_WRITE,
+					    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == (long)(uintptr_t)at);
 		sched_yield();
 	}
 	return NULL;

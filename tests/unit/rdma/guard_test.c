@@ -165,7 +165,9 @@ static void many_records_of_one_buffer_end_in_any_order(void **state)
 		size_t first = (random >> 8) % PAGES, count = 1 + (random >> 16) % (PAGES - first);
 
 		random = random * 1103515245 + 12345;
-		assert_int_equal(guard_protect(sent.buffer + first * PAGE, count * PAGE, &pinned_ops, &sent.owner, &records[i]), 0);
+		assert_int_equal(
+			guard_protect(sent.buffer + first * PAGE, count * PAGE, &pinned_ops, &sent.owner, &records[i]),
+			0);
 		if (i % 3 == 0) {
 			guard_settle(sent.buffer + (random >> 10) % BYTES, 2 * PAGE);
 			guard_shrink(records[i], count * PAGE / 2);

@@ -176,7 +176,10 @@ static inline int use_mprotect(void **state)
 }
 
 #define BOTH(test)                                                                                                     \
-	{ #test " (userfaultfd)", test, use_uffd, NULL, NULL }, { #test " (mprotect)", test, use_mprotect, NULL, NULL }
+	{ #test " (userfaultfd)", test, use_uffd, NULL, NULL },                                                        \
+	{                                                                                                              \
+#test " (mprotect)", test, use_mprotect, NULL, NULL                                                    \
+	}
 
 /* A buffer of pattern 1 that is under guard and held by a pipe ---------------------------------------------------------- */
 
@@ -190,7 +193,8 @@ struct sent {
 static inline void send_from(struct sent *sent, unsigned char *buffer)
 {
 	catch_segv();
-	guard_settle_owner(&sent->owner); /* an earlier test's; shows the thread sanitizer what the kernel has ordered */
+	guard_settle_owner(
+		&sent->owner); /* an earlier test's; shows the thread sanitizer what the kernel has ordered */
 	*sent = (struct sent){ .buffer = buffer };
 	fill(sent->buffer, BYTES, 1);
 	assert_int_equal(guard_protect(sent->buffer, BYTES, &pinned_ops, &sent->owner, &sent->record), 0);

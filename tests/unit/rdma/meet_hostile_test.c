@@ -363,13 +363,15 @@ static int make_lingering(void)
 	    getsockname(listener, (struct sockaddr *)&at, &bytes) || connect(fd, (struct sockaddr *)&at, bytes))
 		return -1;
 	setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
-	return send(fd, data, sizeof(data), MSG_DONTWAIT) > 0 ? fd : -1; /* the listener stays open: it is never accepted */
+	return send(fd, data, sizeof(data), MSG_DONTWAIT) > 0 ? fd :
+								-1; /* the listener stays open: it is never accepted */
 }
 
 static int bring_lingering(void)
 {
 	int reached = meet_reach(&accepting), fd = make_lingering();
-	struct channel channel = { .header = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), .fd = fd };
+	struct channel channel = { .header = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0),
+				   .fd = fd };
 
 	return reached < 0 || fd < 0 ? 1 : meet_give(reached, &channel) == -EAGAIN ? 0 : 2;
 }
