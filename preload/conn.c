@@ -13,6 +13,7 @@
 #include "preload/choose.h"
 #include "preload/engine.h"
 #include "preload/guest.h"
+#include "preload/pool.h"
 #include "preload/sg.h"
 #include "preload/watch.h"
 #include "preload/zerocopy.h"
@@ -25,54 +26,22 @@
 _Atomic unsigned int conn_zerocopy_used;
 _Atomic bool conn_zerocopy_ever;
 
-static struct lock pool_lock;
-static struct conn *pool_free;
-static struct conn *slabs[SLABS];
-static _Atomic uint32_t slab_count;
+static void *slabs[SLABS];
+static struct pool pool = {
+	.bytes = sizeof(struct conn),
+	.link = offsetof(struct conn, next_free),
+	.each = SLAB_CONNS,
+	.slabs_max = SLABS,
+	.sharing = MAP_PRIVATE,
+	.slab = slabs,
+};
 static _Atomic uint32_t *tokens;
 static uint32_t tokens_used = TOKENS;
 static _Atomic int process;
 
-static void pool_grow(void)
-{
-	uint32_t count = atomic_load(&slab_count);
-	struct conn *slab = count < SLABS ? sys_map(SLAB_CONNS * sizeof(*slab), MAP_PRIVATE) : NULL;
-
-	if (!slab)
-		return;
-	for (int i = 0; i < SLAB_CONNS; i++) {
-		slab[i].next_free = pool_free;
-		pool_free = &slab[i];
-	}
-	slabs[count] = slab;
-	atomic_store(&slab_count, count + 1);
-}
-
-static struct conn *pool_pop(void)
-{
-	struct lock_hold hold;
-	struct conn *conn;
-
-	if (!lock_take(&pool_lock, &hold))
-		return NULL;
-	if (!pool_free)
-		pool_grow();
-	conn = pool_free;
-	if (conn)
-		pool_free = conn->next_free;
-	lock_give(&pool_lock, &hold);
-	return conn;
-}
-
 void conn_release(struct conn *conn)
 {
-	struct lock_hold hold;
-
-	if (!lock_take(&pool_lock, &hold))
-		return; /* lost; a signal handler closed in the middle of an allocation */
-	conn->next_free = pool_free;
-	pool_free = conn;
-	lock_give(&pool_lock, &hold);
+	pool_give(&pool, conn);
 }
 
 bool conn_process_is_ours(void)
@@ -173,7 +142,7 @@ static void open_as(int fd, enum stats_role role, bool plain, bool always)
 		conn_close(fd); /* its number was given up behind our back */
 	if ((uint32_t)fd >= table_size || guest_sandboxed() || !conn_process_is_ours())
 		return;
-	conn = pool_pop();
+	conn = pool_take(&pool);
 	if (!conn)
 		return;
 	if (!lock_take(&conn->lock, &hold)) {
@@ -405,22 +374,24 @@ void conn_share(struct conn *conn)
 
 void conn_each(void (*visit)(struct conn *conn))
 {
-	uint32_t count = atomic_load(&slab_count);
+	uint32_t count = atomic_load(&pool.slabs);
 
 	for (uint32_t i = 0; i < count; i++) {
+		struct conn *slab = slabs[i];
+
 		for (int k = 0; k < SLAB_CONNS; k++) {
-			if (atomic_load(&slabs[i][k].mode) != CONN_FREE)
-				visit(&slabs[i][k]);
+			if (atomic_load(&slab[k].mode) != CONN_FREE)
+				visit(&slab[k]);
 		}
 	}
 }
 
 struct conn *conn_next(uint32_t *at)
 {
-	uint32_t count = atomic_load(&slab_count) * SLAB_CONNS;
+	uint32_t count = atomic_load(&pool.slabs) * SLAB_CONNS;
 
 	while (*at < count) {
-		struct conn *conn = &slabs[*at / SLAB_CONNS][*at % SLAB_CONNS];
+		struct conn *conn = (struct conn *)slabs[*at / SLAB_CONNS] + *at % SLAB_CONNS;
 
 		++*at;
 		if (atomic_load(&conn->mode) != CONN_FREE)
@@ -478,7 +449,7 @@ void conn_before_fork(void)
 
 	engine_premade = 0;
 	conn_each(quiesce);
-	held = lock_take(&pool_lock, &hold);
+	held = lock_take(&pool.lock, &hold);
 	if (held)
 		fork_hold = hold;
 	fork_held = held;
@@ -511,5 +482,5 @@ void conn_after_fork(bool in_child)
 		engine_after_fork();
 	}
 	if (fork_held)
-		lock_give(&pool_lock, &fork_hold);
+		lock_give(&pool.lock, &fork_hold);
 }

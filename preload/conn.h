@@ -130,7 +130,7 @@ struct conn {
 	bool lingers;		/* was told to reset when it is closed, since bytes are unread in its ring */
 	struct sg sg;
 	struct zerocopy zerocopy;
-	struct conn *next_free;
+	void *next_free; /* the pool's */
 };
 
 /* Connections whose zerocopy notices may have to be hidden; and whether there may ever be one (ZC_PATH and rules). */

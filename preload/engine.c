@@ -14,6 +14,7 @@
 #include "preload/evict.h"
 #include "preload/guest.h"
 #include "preload/hot.h"
+#include "preload/pool.h"
 #include "preload/send.h"
 #include "preload/sg.h"
 
@@ -27,61 +28,26 @@
 
 _Atomic bool engine_ever;
 
-static struct lock pool_lock;
-static struct engine *pool_free;
-static uint32_t slab_count;
+/* Shared memory: both processes of a fork go on with the same engines. */
+static struct pool pool = {
+	.bytes = sizeof(struct engine),
+	.link = offsetof(struct engine, next_free),
+	.each = SLAB_ENGINES,
+	.slabs_max = SLABS,
+	.sharing = MAP_SHARED,
+};
 uint32_t engine_premade;
-
-static void pool_grow(void)
-{
-	struct engine *slab = slab_count < SLABS ? sys_map(SLAB_ENGINES * sizeof(*slab), MAP_SHARED) : NULL;
-
-	if (!slab)
-		return;
-	slab_count++;
-	for (int i = 0; i < SLAB_ENGINES; i++) {
-		slab[i].next_free = pool_free;
-		pool_free = &slab[i];
-	}
-}
-
-static struct engine *pool_pop(void)
-{
-	struct engine *engine = NULL;
-	struct lock_hold hold;
-
-	if (!lock_take(&pool_lock, &hold))
-		return NULL;
-	if (!pool_free)
-		pool_grow();
-	engine = pool_free;
-	if (engine)
-		pool_free = engine->next_free;
-	lock_give(&pool_lock, &hold);
-	return engine;
-}
-
-static void pool_push(struct engine *engine)
-{
-	struct lock_hold hold;
-
-	if (!lock_take(&pool_lock, &hold))
-		return;
-	engine->next_free = pool_free;
-	pool_free = engine;
-	lock_give(&pool_lock, &hold);
-}
 
 /* After fork both processes would hand out the same engines from what was free: the child starts with none. */
 void engine_after_fork(void)
 {
-	atomic_store(&pool_lock.word, 0);
-	pool_free = NULL;
+	atomic_store(&pool.lock.word, 0);
+	pool.free = NULL;
 }
 
 static struct engine *make(struct conn *conn)
 {
-	struct engine *engine = pool_pop();
+	struct engine *engine = pool_take(&pool);
 
 	if (!engine)
 		return NULL;
@@ -166,7 +132,7 @@ static void finish(struct conn *conn, struct engine *engine)
 	channel_close(&rest);
 	if (!conn->engine_gone && atomic_fetch_sub(&engine->holders, 1) == 1) {
 		atomic_store(&engine->state, ENGINE_FREE);
-		pool_push(engine);
+		pool_give(&pool, engine);
 	}
 }
 

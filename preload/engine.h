@@ -65,7 +65,7 @@ struct engine {
 	_Atomic uint32_t sleepers;	/* threads that wait in the kernel for this lane */
 	uint32_t spin_ns;		/* how long a wait spins, adapted */
 	uint32_t spin_skip;
-	struct engine *next_free;
+	void *next_free;		/* the pool's */
 };
 
 /* Whether there is, or may be, one on any connection: readiness has to be looked at. */

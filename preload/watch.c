@@ -8,65 +8,39 @@
 #include "common/sys.h"
 #include "preload/engine.h"
 #include "preload/hot.h"
+#include "preload/pool.h"
 #include "preload/zerocopy.h"
 
 #define SLAB_BYTES 16384
 
-/* Watches and sets are small and many: two free lists over slabs that stay. */
+/* Watches and sets are small and many. */
 union piece {
-	union piece *next;
+	void *next;
 	struct watch watch;
 	struct set set;
 };
 
-static struct lock pieces_lock;
-static union piece *pieces;
+static struct pool pieces = {
+	.bytes = sizeof(union piece),
+	.link = offsetof(union piece, next),
+	.each = SLAB_BYTES / sizeof(union piece),
+	.slabs_max = UINT32_MAX,
+	.sharing = MAP_PRIVATE,
+};
 static struct lock sets_lock; /* of `leaving` and `nesting` */
 
-static void pieces_grow(void)
+static void *piece_take(void)
 {
-	union piece *slab = sys_map(SLAB_BYTES, MAP_PRIVATE);
+	void *piece = pool_take(&pieces);
 
-	if (!slab)
-		return;
-	for (size_t i = 0; i < SLAB_BYTES / sizeof(*slab); i++) {
-		slab[i].next = pieces;
-		pieces = &slab[i];
-	}
-}
-
-static void *piece_get(void)
-{
-	struct lock_hold hold;
-	union piece *piece;
-
-	if (!lock_take(&pieces_lock, &hold))
-		return NULL;
-	if (!pieces)
-		pieces_grow();
-	piece = pieces;
 	if (piece)
-		pieces = piece->next;
-	lock_give(&pieces_lock, &hold);
-	if (piece)
-		memset(piece, 0, sizeof(*piece));
+		memset(piece, 0, sizeof(union piece));
 	return piece;
-}
-
-static void piece_put(union piece *piece)
-{
-	struct lock_hold hold;
-
-	if (!lock_take(&pieces_lock, &hold))
-		return;
-	piece->next = pieces;
-	pieces = piece;
-	lock_give(&pieces_lock, &hold);
 }
 
 void watch_after_fork(void)
 {
-	atomic_store(&pieces_lock.word, 0);
+	atomic_store(&pieces.lock.word, 0);
 	atomic_store(&sets_lock.word, 0);
 }
 
@@ -77,7 +51,7 @@ void set_open(int fd)
 	if (fd < 0 || (uint32_t)fd >= table_size)
 		return;
 	conn_close(fd); /* what the number meant before */
-	set = piece_get();
+	set = piece_take();
 	if (!set)
 		return;
 	atomic_store(&set->descriptors, 1);
@@ -106,7 +80,7 @@ static void remove_watches(struct conn *conn, const struct set *set, int fd)
 		hot_drop(conn, watch);
 		hot_attend(conn, watch, false);
 		*at = watch->next;
-		piece_put((union piece *)watch);
+		pool_give(&pieces, watch);
 	}
 }
 
@@ -140,7 +114,7 @@ void set_release(int fd)
 	conn_each(leave_set);
 	lock_give(&sets_lock, &hold);
 	hot_free(set);
-	piece_put((union piece *)set);
+	pool_give(&pieces, set);
 }
 
 void watch_forget_descriptor(struct conn *conn, int fd)
@@ -174,7 +148,7 @@ static void follow_conn(struct conn *conn, struct set *set, int set_fd, int op, 
 		return;
 	}
 	if (!watch) {
-		watch = piece_get();
+		watch = piece_take();
 		if (!watch) {
 			conn->zerocopy.refused = true; /* its events could not be told apart */
 			return;
