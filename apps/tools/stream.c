@@ -98,6 +98,16 @@ static bool again(struct stream *stream, short events, int *rc)
 	return !*rc;
 }
 
+void stream_advance(struct iovec **iov, int *count, size_t taken)
+{
+	for (; *count && taken >= (*iov)->iov_len; ++*iov, --*count)
+		taken -= (*iov)->iov_len;
+	if (*count) {
+		(*iov)->iov_base = (char *)(*iov)->iov_base + taken;
+		(*iov)->iov_len -= taken;
+	}
+}
+
 int stream_push(struct stream *stream, enum stream_call call, struct iovec *iov, int count, size_t *done)
 {
 	int rc = 0;
@@ -112,12 +122,7 @@ int stream_push(struct stream *stream, enum stream_call call, struct iovec *iov,
 			return rc;
 		}
 		*done += (size_t)taken;
-		for (; count && (size_t)taken >= iov->iov_len; iov++, count--)
-			taken -= (ssize_t)iov->iov_len;
-		if (count) {
-			iov->iov_base = (char *)iov->iov_base + taken;
-			iov->iov_len -= (size_t)taken;
-		}
+		stream_advance(&iov, &count, (size_t)taken);
 	}
 	return 0;
 }

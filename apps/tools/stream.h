@@ -30,6 +30,9 @@ void stream_forget(struct stream *stream);
 /* Waits until the socket can be read (POLLIN) or written (POLLOUT), or has an error. Returns 0 or -errno. */
 int stream_wait(struct stream *stream, short events);
 
+/* Leaves of a vector what is behind the first `taken` bytes. */
+void stream_advance(struct iovec **iov, int *count, size_t taken);
+
 /*
  * Sends all of the vector by the call; `iov` is used up on the way. *done gets the bytes that the kernel has taken.
  * Returns 0 or -errno.

@@ -121,12 +121,7 @@ int zerocopy_push(struct stream *stream, struct zerocopy *state, struct iovec *i
 		state->sends += flags == MSG_ZEROCOPY;
 		flags = MSG_ZEROCOPY;
 		*done += (size_t)taken;
-		for (; count && (size_t)taken >= iov->iov_len; iov++, count--)
-			taken -= (ssize_t)iov->iov_len;
-		if (count) {
-			iov->iov_base = (char *)iov->iov_base + taken;
-			iov->iov_len -= (size_t)taken;
-		}
+		stream_advance(&iov, &count, (size_t)taken);
 	}
 	return rc;
 }
