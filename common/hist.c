@@ -34,7 +34,6 @@ void hist_record(struct hist *hist, uint64_t value)
 {
 	hist->count++;
 	hist->sum += (double)value;
-	hist->sum_squares += (double)value * (double)value;
 	if (value < hist->min)
 		hist->min = value;
 	if (value > hist->max)
@@ -46,7 +45,6 @@ void hist_add(struct hist *into, const struct hist *from)
 {
 	into->count += from->count;
 	into->sum += from->sum;
-	into->sum_squares += from->sum_squares;
 	if (from->min < into->min)
 		into->min = from->min;
 	if (from->max > into->max)
@@ -75,12 +73,4 @@ uint64_t hist_percentile(const struct hist *hist, double percent)
 double hist_mean(const struct hist *hist)
 {
 	return hist->count ? hist->sum / (double)hist->count : 0.0;
-}
-
-double hist_deviation(const struct hist *hist)
-{
-	double mean = hist_mean(hist);
-	double variance = hist->count ? hist->sum_squares / (double)hist->count - mean * mean : 0.0;
-
-	return variance > 0.0 ? __builtin_sqrt(variance) : 0.0;
 }

@@ -18,7 +18,6 @@ struct hist {
 	uint64_t min;
 	uint64_t max;
 	double sum;
-	double sum_squares;
 	uint64_t buckets[HIST_BUCKETS];
 };
 
@@ -31,6 +30,5 @@ void hist_add(struct hist *into, const struct hist *from);
 /* Returns the value below or at which `percent` (0 to 100) of all recorded ones lie; 0 when empty. */
 uint64_t hist_percentile(const struct hist *hist, double percent);
 double hist_mean(const struct hist *hist);
-double hist_deviation(const struct hist *hist);
 
 #endif

@@ -274,14 +274,9 @@ static inline bool notices_now(void)
 	return __builtin_expect(atomic_load_explicit(&conn_zerocopy_used, memory_order_relaxed) != 0, 0);
 }
 
-static inline bool rings_possible(void)
-{
-	return __builtin_expect(atomic_load_explicit(&engine_ever, memory_order_relaxed), 0);
-}
-
 static inline bool events_possible(void)
 {
-	return __builtin_expect(atomic_load_explicit(&conn_zerocopy_ever, memory_order_relaxed), 0) || rings_possible();
+	return __builtin_expect(atomic_load_explicit(&conn_zerocopy_ever, memory_order_relaxed), 0) || engine_possible();
 }
 
 static bool has_error(const struct epoll_event *events, int count)
@@ -300,7 +295,7 @@ static int told(int set_fd, struct epoll_event *events, int count, int room)
 	int saved = errno;
 
 	/* Notices taken by another thread meanwhile have left an event without a cause: that is looked at too. */
-	if (notices_now() || rings_possible() || has_error(events, count)) {
+	if (notices_now() || engine_possible() || has_error(events, count)) {
 		count = filter(set_fd, events, count);
 		errno = saved;
 	}

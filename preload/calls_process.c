@@ -223,7 +223,7 @@ ZC_EXPORT FILE *popen(const char *command, const char *mode)
 /* The kernel will close what is open: doorbells that nobody takes would make that a reset. */
 static void let_go_of_all(void)
 {
-	if (atomic_load_explicit(&engine_ever, memory_order_relaxed) && !guest_sandboxed() && conn_process_is_ours())
+	if (engine_possible() && !guest_sandboxed() && conn_process_is_ours())
 		conn_each(engine_goes);
 }
 
@@ -322,7 +322,7 @@ static bool waits_for_data(long number, const long *a, long *answer)
 
 static bool is_for_engine(long number, const long *a, long *answer)
 {
-	return atomic_load_explicit(&engine_ever, memory_order_relaxed) &&
+	return engine_possible() &&
 	       (moves_data(number, a, answer) || waits_for_data(number, a, answer));
 }
 

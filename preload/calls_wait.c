@@ -104,11 +104,6 @@ static bool poll_meets_notice(struct pollfd *fds, nfds_t count)
 #define FEW 8	  /* descriptors of a poll that is answered without the kernel */
 #define SLEEPS 64 /* connections of a wait that are kept on the stack */
 
-static inline bool rings_possible(void)
-{
-	return __builtin_expect(atomic_load_explicit(&engine_ever, memory_order_relaxed), 0);
-}
-
 /* The sleeps of one wait on the lanes of many connections. */
 struct sleeps {
 	struct engine_sleep few[SLEEPS];
@@ -282,7 +277,7 @@ ZC_EXPORT int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *tim
 	poll_looks(fds, count);
 	if (timeout && !watch_time_is_valid(timeout))
 		return real.ppoll(fds, count, timeout, mask);
-	if (rings_possible() && poll_has_rings(fds, count))
+	if (engine_possible() && poll_has_rings(fds, count))
 		return poll_rings(fds, count, timeout, mask);
 	if (!notices_possible())
 		return real.ppoll(fds, count, timeout, mask);
@@ -297,7 +292,7 @@ ZC_EXPORT int poll(struct pollfd *fds, nfds_t count, int timeout)
 {
 	struct timespec time = { timeout / 1000, timeout % 1000 * (long)NS_PER_MS };
 
-	if (notices_possible() || rings_possible())
+	if (notices_possible() || engine_possible())
 		return ppoll(fds, count, timeout < 0 ? NULL : &time, NULL);
 	poll_looks(fds, count);
 	return real.poll(fds, count, timeout);
@@ -403,7 +398,7 @@ static int select_again(int count, fd_set *in, fd_set *out, fd_set *except, cons
 {
 	static const struct timespec none = { 0, 0 };
 	unsigned long kept[3][SELECT_BYTES(count) / 8 + 1];
-	bool rings = rings_possible() && select_has_rings(count, in);
+	bool rings = engine_possible() && select_has_rings(count, in);
 	uint64_t until = deadline(timeout);
 	struct timespec left;
 	int ready;
@@ -440,7 +435,7 @@ static int select_again(int count, fd_set *in, fd_set *out, fd_set *except, cons
 
 static bool select_may_meet(int count)
 {
-	return count > 0 && count <= (int)TABLE_DESCRIPTORS && (notices_possible() || rings_possible());
+	return count > 0 && count <= (int)TABLE_DESCRIPTORS && (notices_possible() || engine_possible());
 }
 
 ZC_EXPORT int pselect(int count, fd_set *in, fd_set *out, fd_set *except, const struct timespec *timeout,

@@ -65,12 +65,6 @@ void choose_remember_copied(uint64_t key)
 	atomic_store_explicit(&memory[row_of(key)].key, key, memory_order_release);
 }
 
-void choose_forget_copied(uint64_t key)
-{
-	if (atomic_load_explicit(&memory[row_of(key)].key, memory_order_acquire) == key)
-		atomic_store_explicit(&memory[row_of(key)].key, 0, memory_order_relaxed);
-}
-
 bool choose_is_copied(uint64_t key)
 {
 	size_t row = row_of(key);

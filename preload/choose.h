@@ -25,7 +25,6 @@ uint64_t choose_peer_key(const struct sockaddr *peer);
 /* The kernel copies MSG_ZEROCOPY data on the way to this destination: remembered for CHOOSE_MEMORY_NS. */
 #define CHOOSE_MEMORY_NS (60ull * NS_PER_SEC)
 void choose_remember_copied(uint64_t peer_key);
-void choose_forget_copied(uint64_t peer_key);
 bool choose_is_copied(uint64_t peer_key);
 
 #endif

@@ -71,6 +71,11 @@ struct engine {
 /* Whether there is, or may be, one on any connection: readiness has to be looked at. */
 extern _Atomic bool engine_ever;
 
+static inline bool engine_possible(void)
+{
+	return __builtin_expect(atomic_load_explicit(&engine_ever, memory_order_relaxed), 0);
+}
+
 /* Gives a new connection an engine if its policy and its addresses allow one. Under the connection's lock. */
 void engine_open(struct conn *conn, const struct sockaddr_storage *local, const struct sockaddr_storage *peer);
 

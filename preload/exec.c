@@ -301,7 +301,7 @@ static char *const *with_variable(struct exec *exec)
 static char *const *begin(struct exec *exec, const struct target_name *name, char *const envp[], bool spawns)
 {
 	*exec = (struct exec){ .name = name, .envp = envp, .spawns = spawns };
-	if (!atomic_load_explicit(&engine_ever, memory_order_relaxed))
+	if (!engine_possible())
 		return envp;
 	look_at_all(exec);
 	return exec->memory && exec->memory->used ? with_variable(exec) : envp;
@@ -358,7 +358,7 @@ void exec_failed(struct exec *exec)
 	int saved = errno;
 
 	end(exec, false);
-	if (atomic_load_explicit(&engine_ever, memory_order_relaxed) && is_ours())
+	if (engine_possible() && is_ours())
 		conn_each(engine_stays);
 	errno = saved;
 }

@@ -58,7 +58,8 @@ void set_open(int fd)
 	table_put(fd, (uintptr_t)set | TABLE_SET);
 }
 
-struct set *set_of(int fd)
+/* Returns the set behind an epoll descriptor, made now if it was not known; NULL without memory. */
+static struct set *set_of(int fd)
 {
 	if (!table_set(fd) && !table_conn(fd) && !table_is_own(fd))
 		set_open(fd);

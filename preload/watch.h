@@ -13,9 +13,6 @@
 /* Takes a new epoll descriptor in. */
 void set_open(int fd);
 
-/* Returns the set behind an epoll descriptor, made now if it was not known; NULL without memory. */
-struct set *set_of(int fd);
-
 /* One descriptor of the set is closed. */
 void set_release(int fd);
 

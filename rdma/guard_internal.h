@@ -132,7 +132,6 @@ struct guard_mapping {
 };
 
 #define PAGEMAP_PRESENT (1ull << 63)
-#define PAGEMAP_SWAPPED (1ull << 62)
 #define PAGEMAP_FILE (1ull << 61)
 #define PAGEMAP_UFFD_WP (1ull << 57)
 

@@ -40,9 +40,6 @@ int meet_offer(const struct meet_names *names);
  */
 int meet_reach(const struct meet_names *names);
 
-/* Returns the process behind what meet_reach returned, 0 if it is not to be seen from here. */
-pid_t meet_process(int reached);
-
 /*
  * Hands a channel over to who was reached. Returns 0, -EAGAIN (he has not let us in yet: once more, when he has made another
  * call) or another -errno.

@@ -46,8 +46,6 @@ struct option_row {
 	const char *help;
 };
 
-#define OPTION_ROWS_MAX 48
-
 struct option_table {
 	const char *tool;
 	const char *usage; /* the lines after "Usage: " */

@@ -31,7 +31,6 @@ static void empty_histogram_is_all_zero(void **state)
 {
 	assert_int_equal(hist_percentile(&hist, 50.0), 0);
 	assert_true(hist_mean(&hist) == 0.0);
-	assert_true(hist_deviation(&hist) == 0.0);
 }
 
 static void single_value_is_every_percentile(void **state)
@@ -118,15 +117,13 @@ static void adding_nothing_changes_nothing(void **state)
 	assert_int_equal(other.min, 7);
 }
 
-static void deviation_is_that_of_the_values(void **state)
+static void mean_is_that_of_the_values(void **state)
 {
-	/* 2, 4, 4, 4, 5, 5, 7, 9: mean 5, deviation 2. */
 	static const uint64_t values[] = { 2, 4, 4, 4, 5, 5, 7, 9 };
 
 	for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
 		hist_record(&hist, values[i]);
 	assert_true(hist_mean(&hist) == 5.0);
-	assert_true(hist_deviation(&hist) == 2.0);
 }
 
 int main(void)
@@ -140,7 +137,7 @@ int main(void)
 		cmocka_unit_test_setup(huge_values_stay_in_the_last_bucket, fresh),
 		cmocka_unit_test_setup(adding_is_recording_both, fresh),
 		cmocka_unit_test_setup(adding_nothing_changes_nothing, fresh),
-		cmocka_unit_test_setup(deviation_is_that_of_the_values, fresh),
+		cmocka_unit_test_setup(mean_is_that_of_the_values, fresh),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
