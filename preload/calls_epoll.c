@@ -203,12 +203,19 @@ static bool look_at_ring(struct conn *conn, const struct watch *watch, struct ep
 	return left != 0;
 }
 
-/* The event is told: the next ones of a ring need no doorbell, and none of this turn is told again. */
-static void told_of_ring(struct conn *conn, struct watch *watch, const struct epoll_event *event)
+/*
+ * The event is told: the next ones of a ring need no doorbell, and none of this turn is told again. The kernel knows nothing of
+ * what came to a ring without one: that is of the same event, as a program may have closed all when it comes to a second one.
+ */
+static void told_of_ring(struct conn *conn, struct watch *watch, struct epoll_event *event)
 {
 	struct engine *engine = atomic_load(&conn->engine);
 
-	if (!(event->events & READABLE) || !engine || !engine_met(engine))
+	if (!engine || !engine_met(engine))
+		return;
+	if (hot_is_news(conn, watch))
+		event->events |= watch->event.events & (EPOLLIN | EPOLLRDNORM);
+	if (!(event->events & READABLE))
 		return;
 	watch->turn = atomic_load_explicit(&watch->set->turn, memory_order_relaxed);
 	watch->seen_tail = atomic_load(&engine->channel.in.shared->tail);
@@ -340,10 +347,14 @@ static int ask_kernel(const struct wait *wait, int from, bool looks)
 /* What rings have. Returns how many events; now and then those of the kernel are in front of them. */
 static int tell_rings(const struct wait *wait, struct set *set)
 {
-	int ready = hot_tell_overdue(set, wait->events, wait->count);
+	int ready;
 
 	hot_turn(set);
-	if (!ready && hot_has_news(set) && hot_asks_kernel(set)) {
+	ready = hot_tell_overdue(set, wait->events, wait->count);
+	if (!ready && hot_kernel_waits(set)) {
+		if (!hot_has_news(set)) /* it is asked at once, for as long as the program likes */
+			return 0;
+		hot_kernel_asked(set);
 		ready = ask_kernel(wait, 0, true);
 		ready = ready > 0 ? told(wait->set, wait->events, ready, wait->count) : 0;
 	}
@@ -385,11 +396,14 @@ static void sleep_ends(struct set **set)
 static int sleep_in_kernel(const struct wait *wait, struct set *set)
 {
 	__attribute__((cleanup(sleep_ends))) struct set *sleeping = NULL;
+	int ready;
 
 	if (!hot_sleeps(set))
 		return 0;
 	sleeping = set;
-	return ask_kernel(wait, 0, false);
+	ready = ask_kernel(wait, 0, false);
+	hot_kernel_asked(set);
+	return ready;
 }
 
 /* Returns what the program is told, or 0 when its time is over. */
@@ -408,6 +422,7 @@ static int wait_for_rings(struct wait *wait)
 				errno = EINTR;
 				return -1;
 			}
+			hot_kernel_asked(set);
 			ready = ask_kernel(wait, 0, true);
 		} else if (set && wait->until) {
 			ready = sleep_in_kernel(wait, set);

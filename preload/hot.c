@@ -17,6 +17,7 @@
 #define IDLE_MAX 8		/* sleeps after which one that had nothing stays cold */
 #define KERNEL_EVERY_NS 20000	/* the kernel's events wait no longer than that behind those of rings */
 #define READS (EPOLLIN | EPOLLRDNORM)
+#define WRITES (EPOLLOUT | EPOLLWRNORM)
 
 struct hot_entry {
 	struct conn *conn;
@@ -32,7 +33,7 @@ struct hot {
 	uint32_t sleepers;
 	uint32_t spin_ns;
 	uint32_t spin_skip;
-	uint64_t kernel_asked;
+	_Atomic uint64_t kernel_asked;
 	struct hot_entry entry[HOT_MAX];
 };
 
@@ -198,6 +199,7 @@ static void tell_overdue(struct conn *conn)
 		if (watch->set != overdue.set || !watch->overdue)
 			continue;
 		watch->overdue = false;
+		watch->turn = atomic_load_explicit(&watch->set->turn, memory_order_relaxed);
 		if (!engine_met(engine) || !has_news(&entry))
 			continue;
 		overdue.events[overdue.told++] = event_of(&entry);
@@ -237,9 +239,11 @@ void hot_cool(struct conn *conn)
 void hot_enters(struct conn *conn, struct watch *watch, int set_fd)
 {
 	struct engine *engine = atomic_load(&conn->engine);
-	struct hot *hot;
+	struct hot *hot = list_there_is(watch->set);
 
 	hot_attend(conn, watch, watch->event.events & READS);
+	if (hot && watch->event.events & EPOLLET && watch->event.events & WRITES) /* the edge of room is the kernel's */
+		atomic_store_explicit(&hot->kernel_asked, 0, memory_order_relaxed);
 	if (!engine || !watch->attentive || hot_add(conn, watch) || engine_arm(conn, engine))
 		return;
 	mark_overdue(watch);
@@ -276,6 +280,13 @@ static bool has_news(const struct hot_entry *entry)
 	return lane_unread(in) > 0 || lane_backlog(in) < 0;
 }
 
+bool hot_is_news(struct conn *conn, struct watch *watch)
+{
+	struct hot_entry entry = { conn, watch, 0 };
+
+	return watch->hot && has_news(&entry);
+}
+
 bool hot_has_news(struct set *set)
 {
 	struct hot *hot = list_there_is(set);
@@ -293,15 +304,14 @@ bool hot_has_news(struct set *set)
 /* The event of an entry. A level-triggered registration is told of room, too, if it asks. */
 static struct epoll_event event_of(const struct hot_entry *entry)
 {
-	const uint32_t writes = EPOLLOUT | EPOLLWRNORM;
 	struct watch *watch = entry->watch;
 	struct epoll_event event = { .events = watch->event.events & READS, .data = watch->event.data };
 	struct pollfd look = { .fd = conn_fd(entry->conn), .events = POLLOUT };
 
 	watch->seen_tail = atomic_load_explicit(&lane_of(entry)->shared->tail, memory_order_acquire);
-	if (watch->event.events & writes && !(watch->event.events & EPOLLET) &&
+	if (watch->event.events & WRITES && !(watch->event.events & EPOLLET) &&
 	    sys_call(SYS_poll, (long)&look, 1, 0, 0, 0, 0) == 1 && look.revents & POLLOUT)
-		event.events |= watch->event.events & writes;
+		event.events |= watch->event.events & WRITES;
 	return event;
 }
 
@@ -330,17 +340,20 @@ int hot_tell(struct set *set, struct epoll_event *events, int count)
 	return told;
 }
 
-bool hot_asks_kernel(struct set *set)
+bool hot_kernel_waits(struct set *set)
 {
 	struct hot *hot = list_there_is(set);
-	uint64_t now = clock_now();
 
-	if (!hot)
-		return true;
-	if (now - hot->kernel_asked < KERNEL_EVERY_NS)
-		return false;
-	hot->kernel_asked = now;
-	return true;
+	return hot && hot->count &&
+	       clock_now() - atomic_load_explicit(&hot->kernel_asked, memory_order_relaxed) >= KERNEL_EVERY_NS;
+}
+
+void hot_kernel_asked(struct set *set)
+{
+	struct hot *hot = list_there_is(set);
+
+	if (hot)
+		atomic_store_explicit(&hot->kernel_asked, clock_now(), memory_order_relaxed);
 }
 
 /* Spinning and sleeping ---------------------------------------------------------------------------------------------- */

@@ -36,8 +36,12 @@ int hot_tell(struct set *set, struct epoll_event *events, int count);
 /* Whether hot_tell would tell something. */
 bool hot_has_news(struct set *set);
 
-/* Whether the kernel has not been asked for a while; notes that it is asked now. */
-bool hot_asks_kernel(struct set *set);
+/* Whether the ring has something that this registration, which is hot, is to be told of. Under the connection's lock. */
+bool hot_is_news(struct conn *conn, struct watch *watch);
+
+/* Whether the kernel has not been asked for a while; and that it is now. */
+bool hot_kernel_waits(struct set *set);
+void hot_kernel_asked(struct set *set);
 
 /* How long a wait may spin now, in ns; 0: not at all. And what has become of it. */
 uint32_t hot_spin_ns(struct set *set);

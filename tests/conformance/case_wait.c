@@ -226,6 +226,39 @@ void wait_oneshot(struct end *end, long size)
 	tell(end, "done");
 }
 
+/*
+ * A socket that can be read and written is one event of both, again and again. Argument: further flags of the registration,
+ * which is renewed each time.
+ */
+void wait_both(struct end *end, long flags)
+{
+	struct epoll_event event = { .events = EPOLLIN | EPOLLOUT | (uint32_t)flags, .data.u64 = 16 };
+	int set;
+
+	meet(end);
+	set = end->server ? -1 : (int)MUST(epoll_create1(0));
+	if (!end->server)
+		MUST(add(set, end->fd, EPOLLIN, 16));
+	for (int i = 0; i < 40; i++) {
+		if (end->server) {
+			drain(end->fd, 1);
+			give(end->fd, "a", 1);
+			continue;
+		}
+		give(end->fd, "b", 1);
+		if (!flags && i < 20)
+			note_epoll(set, -1); /* for the byte alone */
+		await_bytes(end->fd, 1);
+		MUST(epoll_ctl(set, EPOLL_CTL_MOD, end->fd, &event));
+		note_epoll(set, -1);
+		drain(end->fd, 1);
+		event.events &= ~(uint32_t)EPOLLOUT;
+		MUST(epoll_ctl(set, EPOLL_CTL_MOD, end->fd, &event));
+		event.events |= EPOLLOUT;
+	}
+	meet_at(end, "done");
+}
+
 /* How the end of a connection is told. */
 void wait_ends(struct end *end, long unused)
 {
