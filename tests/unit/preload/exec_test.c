@@ -24,10 +24,10 @@
 #include <cmocka.h>
 
 #include "common/stats.h"
-#include "preload/conn.h"
 #include "preload/engine.h"
 #include "preload/exec.h"
 #include "preload/target.h"
+#include "pair_testing.h"
 #include "rdma/channel.h"
 
 static char preload[PATH_MAX + 32];
@@ -159,29 +159,6 @@ static void a_static_program_is_foreign(void **state)
 }
 
 /* Start-up ----------------------------------------------------------------------------------------------------------- */
-
-static void connect_pair(int fds[2])
-{
-	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	socklen_t bytes = sizeof(address);
-	int listening = socket(AF_INET, SOCK_STREAM, 0);
-
-	assert_int_equal(bind(listening, (struct sockaddr *)&address, sizeof(address)), 0);
-	assert_int_equal(listen(listening, 1), 0);
-	assert_int_equal(getsockname(listening, (struct sockaddr *)&address, &bytes), 0);
-	fds[0] = socket(AF_INET, SOCK_STREAM, 0);
-	assert_int_equal(connect(fds[0], (struct sockaddr *)&address, sizeof(address)), 0);
-	fds[1] = accept(listening, NULL, NULL);
-	assert_true(fds[1] >= 0);
-	close(listening);
-}
-
-static void close_pair(int fds[2])
-{
-	conn_close(fds[0]);
-	close(fds[0]);
-	close(fds[1]);
-}
 
 /* A channel as exec_begins leaves one. */
 static int make_rest(const char *bytes)

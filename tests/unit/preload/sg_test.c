@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What sg holds and what it lets go at once: the rhythm of sends, over a real connection on the loopback. */
 #define _GNU_SOURCE
-#include <netinet/in.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,25 +15,16 @@
 #include "common/clock.h"
 #include "preload/real.h"
 #include "preload/send.h"
+#include "pair_testing.h"
 
 static int ends[2];
 static struct conn *conn;
 
 static int connect_ends(void **state)
 {
-	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	socklen_t bytes = sizeof(address);
-	int listener = socket(AF_INET, SOCK_STREAM, 0);
-
-	if ((!stats && stats_start()) || (!table && table_start()) ||
-	    bind(listener, (struct sockaddr *)&address, sizeof(address)) || listen(listener, 1) ||
-	    getsockname(listener, (struct sockaddr *)&address, &bytes))
+	if ((!stats && stats_start()) || (!table && table_start()))
 		return -1;
-	ends[0] = socket(AF_INET, SOCK_STREAM, 0);
-	if (connect(ends[0], (struct sockaddr *)&address, sizeof(address)))
-		return -1;
-	ends[1] = accept(listener, NULL, NULL);
-	close(listener);
+	connect_pair(ends);
 	conn_open(ends[0], ROLE_CLIENT, false);
 	conn = table_conn(ends[0]);
 	return conn ? 0 : -1;
@@ -42,9 +32,7 @@ static int connect_ends(void **state)
 
 static int close_ends(void **state)
 {
-	conn_close(ends[0]);
-	close(ends[0]);
-	close(ends[1]);
+	close_pair(ends);
 	return 0;
 }
 

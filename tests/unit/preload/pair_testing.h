@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: MIT */
+/* A TCP connection whose both ends are here. */
+#ifndef ZC_TESTS_PAIR_TESTING_H
+#define ZC_TESTS_PAIR_TESTING_H
+
+#include <netinet/in.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "preload/conn.h"
+
+static inline void connect_pair(int fds[2])
+{
+	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t bytes = sizeof(address);
+	int listening = socket(AF_INET, SOCK_STREAM, 0);
+
+	assert_int_equal(bind(listening, (struct sockaddr *)&address, sizeof(address)), 0);
+	assert_int_equal(listen(listening, 1), 0);
+	assert_int_equal(getsockname(listening, (struct sockaddr *)&address, &bytes), 0);
+	fds[0] = socket(AF_INET, SOCK_STREAM, 0);
+	assert_int_equal(connect(fds[0], (struct sockaddr *)&address, sizeof(address)), 0);
+	fds[1] = accept(listening, NULL, NULL);
+	assert_true(fds[1] >= 0);
+	close(listening);
+}
+
+/* The first one may be known to the library. */
+static inline void close_pair(int fds[2])
+{
+	conn_close(fds[0]);
+	close(fds[0]);
+	close(fds[1]);
+}
+
+#endif
