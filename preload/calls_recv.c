@@ -93,6 +93,14 @@ static bool may_be_in_ring(struct conn *conn, int flags)
 	return conn && engine_is_there(conn) && !(flags & ~RING_FLAGS);
 }
 
+/* By the ring, unless its lock turns out to be lost (engine_lost): then the kernel tells of the reset. */
+static ssize_t receive_by_ring(struct conn *conn, int fd, const struct iovec *iov, int count, int flags)
+{
+	ssize_t got = engine_recv(conn, fd, iov, count, flags);
+
+	return __builtin_expect(got == -EDEADLK, 0) && !engine_has_met(conn) ? ENGINE_BY_KERNEL : got;
+}
+
 /* The call as the program made it, counted for the engine. met: it has to ask the engine once more. */
 #define BY_KERNEL(conn, fd, flags, settle, call, met)                                                                  \
 	({                                                                                                             \
@@ -114,7 +122,7 @@ static bool may_be_in_ring(struct conn *conn, int flags)
 		recv_begins(conn, fd);                                                                                 \
 		do {                                                                                                   \
 			if (__builtin_expect(may_be_in_ring((conn), (flags)), 0))                                      \
-				rc_ = engine_recv((conn), (fd), (iov), (count), (flags));                              \
+				rc_ = receive_by_ring((conn), (fd), (iov), (count), (flags));                          \
 			*(ringed) = rc_ != ENGINE_BY_KERNEL;                                                           \
 			rc_ = *(ringed) ? send_result(rc_) : BY_KERNEL(conn, fd, flags, settle, call, met_);           \
 		} while (__builtin_expect(met_, 0));                                                                   \

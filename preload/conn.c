@@ -55,6 +55,11 @@ bool conn_process_is_ours(void)
 	return atomic_compare_exchange_strong(&process, &none, pid) || none == pid;
 }
 
+int conn_process(void)
+{
+	return atomic_load_explicit(&process, memory_order_relaxed);
+}
+
 static long get_option(int fd, int level, int name, void *value, socklen_t bytes)
 {
 	return sys_call(SYS_getsockopt, fd, level, name, (long)value, (long)&bytes, 0);

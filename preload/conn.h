@@ -219,6 +219,9 @@ void conn_after_fork(bool in_child);
 /* Whether the caller runs in this process's own address space copy (false in a child of vfork or raw clone). */
 bool conn_process_is_ours(void);
 
+/* The number of the process that the connections are of; 0: not known yet. */
+int conn_process(void);
+
 static inline bool conn_active(const struct conn *conn)
 {
 	return atomic_load_explicit(&conn->mode, memory_order_relaxed) == CONN_ACTIVE;

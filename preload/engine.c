@@ -36,6 +36,7 @@ static struct pool pool = {
 	.slabs_max = SLABS,
 	.sharing = MAP_SHARED,
 };
+static struct lock lost_lock; /* of what is done about lost locks */
 uint32_t engine_premade;
 
 /* After fork both processes would hand out the same engines from what was free: the child starts with none. */
@@ -43,6 +44,7 @@ void engine_after_fork(void)
 {
 	atomic_store(&pool.lock.word, 0);
 	pool.free = NULL;
+	atomic_store(&lost_lock.word, 0);
 }
 
 static struct engine *make(struct conn *conn)
@@ -59,6 +61,8 @@ static struct engine *make(struct conn *conn)
 	engine->channel.fd = -1;
 	engine->rest.fd = -1;
 	engine->spin_ns = (uint32_t)settings.spin_us * 1000;
+	atomic_store(&engine->in.kind, LOCK_SHARED);
+	atomic_store(&engine->out.kind, LOCK_SHARED);
 	atomic_store(&engine->holders, 1);
 	return engine;
 }
@@ -472,6 +476,59 @@ void engine_dissolve(struct conn *conn, int fd)
 		lock_give(&engine->in, &in);
 	}
 	engine_leave(conn);
+	errno = saved;
+}
+
+static struct conn *conn_of_lock(const struct lock *lock)
+{
+	struct conn *conn;
+
+	for (uint32_t at = 0; (conn = conn_next(&at));) {
+		struct engine *engine = atomic_load(&conn->engine);
+
+		if (engine && (lock == &engine->in || lock == &engine->out))
+			return conn;
+	}
+	return NULL;
+}
+
+/* Returns a descriptor that certainly names the connection's socket, or -1. */
+static int socket_of(const struct conn *conn)
+{
+	int fd = conn_fd(conn);
+
+	for (uint32_t i = 0; fd < 0 && i < table_size; i++) /* one that is not followed */
+		fd = table_conn((int)i) == conn ? (int)i : -1;
+	return fd >= 0 && conn_is_same(conn, fd) ? fd : -1;
+}
+
+/* Under lost_lock, for the threads of this process; those of others may do the same at the same time. */
+static void mourn(struct conn *conn, struct engine *engine)
+{
+	int fd = atomic_load(&engine->state) == ENGINE_OVER ? -1 : socket_of(conn);
+
+	if (fd >= 0) {
+		log_info("fd %d: a process that shared it was killed in the middle of a call", fd);
+		evict_reset(conn, fd);
+		if (engine_met(engine))
+			atomic_store(&engine->channel.in.shared->reader, 0);
+		/* Only now: from here on, calls go by the kernel. */
+		atomic_store(&engine->state, ENGINE_OVER);
+	}
+	end_meeting(engine);
+}
+
+void engine_lost(const struct lock *lock)
+{
+	struct conn *conn = conn_of_lock(lock);
+	struct engine *engine = conn ? atomic_load(&conn->engine) : NULL;
+	struct lock_hold hold;
+	int saved = errno;
+
+	if (engine && lock_take(&lost_lock, &hold)) {
+		mourn(conn, engine);
+		lock_give(&lost_lock, &hold);
+	}
 	errno = saved;
 }
 

@@ -151,6 +151,15 @@ bool engine_take_in(struct conn *conn, const struct channel *rest);
 /* The connection was dissolved: whatever is sent or received from here on is another's. */
 void engine_dissolve(struct conn *conn, int fd);
 
+/*
+ * One of an engine's locks has died with the process that held it. That one may have been at anything that the lock protects:
+ * a record in the ring that is not published, positions that don't count it yet, a TAKEOVER that was announced and not put, a
+ * doorbell that is rung and not counted, a channel that was handed over and not entered. Nothing of that can be told from
+ * outside, so the connection is reset, for all who hold it, and its bytes are the kernel's: there are none any more. Whoever
+ * finds such a lock sees to it, for the one that was first may have died as well. A lock of no engine is nobody's business.
+ */
+void engine_lost(const struct lock *lock);
+
 /* fork: the child holds the engine, too; one that has not met gets its channel now, or none. Under the connection's lock. */
 void engine_before_fork(struct conn *conn);
 void engine_after_fork(void); /* in the child */

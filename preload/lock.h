@@ -4,6 +4,10 @@
  * call that may wait. A signal that comes while it is held waits with its handler, so that one that sends on the same
  * connection finds it free; a thread that meets its own lock all the same (in the handler of a fault, or in one that was
  * installed behind our back) is told so instead of waiting for itself.
+ *
+ * A lock in memory that processes share may have a holder that is killed. Whoever has waited for it for a while asks whether
+ * the holder still exists. If not, the lock is lost, for good: what it protects may be half done, and nobody ever takes it
+ * again. So it can do no harm to be wrong about that; the connection is given up (engine_lost).
  */
 #ifndef ZC_PRELOAD_LOCK_H
 #define ZC_PRELOAD_LOCK_H
@@ -18,9 +22,18 @@
 #include "common/sys.h"
 
 #define LOCK_WAITERS 0x80000000u
+#define LOCK_LOST 0x7fffffffu	/* in place of a thread id; no thread has it */
+#define LOCK_PATIENCE_NS 50000000 /* until a waiter asks whether the holder still exists */
+
+enum lock_kind {
+	LOCK_PRIVATE,	/* in memory of one process: it ends with its holder */
+	LOCK_SHARED,
+	LOCK_FAR,	/* by processes that don't know each other's thread ids, in several pid namespaces: nobody asks */
+};
 
 struct lock {
-	_Atomic uint32_t word; /* 0 or thread id, with LOCK_WAITERS */
+	_Atomic uint32_t word; /* 0, or thread id or LOCK_LOST, with LOCK_WAITERS */
+	_Atomic uint32_t kind; /* enum lock_kind; looked at by waiters only */
 };
 
 /* Nothing is kept between the two; it makes a lock_give without its lock_take a mistake that the compiler finds. */
@@ -34,11 +47,11 @@ extern __thread uint32_t lock_thread __attribute__((tls_model("initial-exec")));
 extern __thread uint32_t lock_depth __attribute__((tls_model("initial-exec")));
 extern __thread uint64_t lock_signals __attribute__((tls_model("initial-exec"))); /* which ones wait: a kernel's sigset */
 
+uint32_t lock_learn_self(void);
+
 static inline uint32_t lock_self(void)
 {
-	if (__builtin_expect(!lock_thread, 0))
-		lock_thread = (uint32_t)sys_call(SYS_gettid, 0, 0, 0, 0, 0, 0);
-	return lock_thread;
+	return __builtin_expect(lock_thread != 0, 1) ? lock_thread : lock_learn_self();
 }
 
 /* Lets in the signals that have waited. */
@@ -67,7 +80,13 @@ static inline bool lock_free_now(struct lock *lock)
 						       memory_order_relaxed);
 }
 
-/* Takes the lock. Returns false if this thread has it already; then nothing is to be given back. */
+/* Whether its holder was killed: lock_take() fails from now on. */
+static inline bool lock_is_lost(struct lock *lock)
+{
+	return (atomic_load(&lock->word) & ~LOCK_WAITERS) == LOCK_LOST;
+}
+
+/* Takes the lock. Returns false if this thread has it already, or if it is lost; then nothing is to be given back. */
 bool lock_wait(struct lock *lock);
 
 static inline bool lock_take(struct lock *lock, struct lock_hold *hold)

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Connections on the ring that several processes hold, some of which are killed: a lock that died is a reset for everybody.
+ * Both ends are here, over a real connection on the loopback.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "preload/choose.h"
+#include "preload/engine.h"
+#include "preload/real.h"
+#include "preload/send.h"
+#include "pair_testing.h"
+
+#define HANG_SECONDS 60 /* what hangs fails by itself */
+
+static int client, server;
+static int to_parent[2], to_child[2];
+
+static void refused(const char *message)
+{
+	print_message("%s\n", message);
+}
+
+static ssize_t send_byte(int fd)
+{
+	struct conn *conn = table_conn(fd);
+	struct iovec iov = { (void *)"x", 1 };
+	ssize_t rc = send_by_path(conn, fd, &iov, 1, MSG_NOSIGNAL);
+
+	if (rc == ENGINE_BY_KERNEL) {
+		__attribute__((cleanup(engine_raw_ends))) struct engine_raw raw = engine_raw_begins(conn, fd);
+
+		raw.done = send(fd, "x", 1, MSG_NOSIGNAL);
+		rc = raw.done < 0 ? -errno : raw.done;
+	}
+	return rc;
+}
+
+static ssize_t receive_byte(int fd)
+{
+	struct conn *conn = table_conn(fd);
+	char byte;
+	struct iovec iov = { &byte, 1 };
+	ssize_t rc = engine_recv(conn, fd, &iov, 1, 0);
+
+	if (rc == ENGINE_BY_KERNEL || (rc == -EDEADLK && !engine_has_met(conn))) {
+		__attribute__((cleanup(engine_raw_recv_ends))) struct engine_raw raw = engine_raw_recv_begins(conn, fd);
+
+		raw.done = recv(fd, &byte, 1, 0);
+		rc = raw.done < 0 ? -errno : raw.done;
+	}
+	return rc;
+}
+
+static struct engine *engine_of(int fd)
+{
+	return atomic_load(&table_conn(fd)->engine);
+}
+
+static bool sends_by_ring(int fd)
+{
+	return engine_met(engine_of(fd)) && atomic_load(&engine_of(fd)->channel.out.shared->on_ring);
+}
+
+static int connect_ends(void **state)
+{
+	int ends[2];
+
+	alarm(HANG_SECONDS);
+	if (pipe(to_parent) || pipe(to_child))
+		return -1;
+	connect_pair(ends);
+	client = ends[0];
+	server = ends[1];
+	conn_open(client, ROLE_CLIENT, false);
+	conn_open(server, ROLE_SERVER, false);
+	for (int i = 0; i < 100 && !(sends_by_ring(client) && sends_by_ring(server)); i++) {
+		if (send_byte(client) != 1 || receive_byte(server) != 1 || send_byte(server) != 1 ||
+		    receive_byte(client) != 1)
+			return -1;
+	}
+	return sends_by_ring(client) && sends_by_ring(server) ? 0 : -1;
+}
+
+static void close_end(int *fd)
+{
+	if (*fd < 0)
+		return;
+	conn_close(*fd);
+	close(*fd);
+	*fd = -1;
+}
+
+static int close_ends(void **state)
+{
+	close_end(&client);
+	close_end(&server);
+	for (int i = 0; i < 2; i++) {
+		close(to_parent[i]);
+		close(to_child[i]);
+	}
+	return 0;
+}
+
+static pid_t fork_child(void)
+{
+	pid_t child;
+
+	conn_before_fork();
+	child = fork();
+	conn_after_fork(child == 0);
+	assert_true(child >= 0);
+	if (!child)
+		alarm(HANG_SECONDS);
+	return child;
+}
+
+static void tell(const int *pipe)
+{
+	assert_int_equal(write(pipe[1], "", 1), 1);
+}
+
+static void hear(const int *pipe)
+{
+	char byte;
+
+	assert_int_equal(read(pipe[0], &byte, 1), 1);
+}
+
+/* It is dead from here on, but still somebody's child. */
+static void kill_unreaped(pid_t child)
+{
+	siginfo_t info;
+
+	assert_int_equal(kill(child, SIGKILL), 0);
+	assert_int_equal(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT), 0);
+}
+
+/* A child is killed while it has this lock. */
+static void lose(struct lock *lock)
+{
+	struct lock_hold hold;
+	pid_t child = fork_child();
+
+	if (!child) {
+		if (!lock_take(lock, &hold))
+			_exit(1);
+		tell(to_parent);
+		pause();
+	}
+	hear(to_parent);
+	kill_unreaped(child);
+	assert_int_equal(waitpid(child, NULL, 0), child);
+	assert_int_not_equal(atomic_load(&lock->word), 0);
+}
+
+/* The connection is at its end, for both of its ends, and in the way of one that was reset. */
+static void assert_reset(void)
+{
+	assert_false(engine_has_met(table_conn(server)));
+	assert_int_equal(send_byte(server), -EPIPE);
+	assert_int_equal(receive_byte(client), -ECONNRESET);
+	assert_int_equal(send_byte(client), -EPIPE);
+}
+
+static void test_a_receive_finds_its_lock_lost(void **state)
+{
+	assert_int_equal(send_byte(client), 1);
+	lose(&engine_of(server)->in);
+	assert_int_equal(receive_byte(server), -ECONNRESET);
+	assert_reset();
+}
+
+static void test_a_send_finds_its_lock_lost(void **state)
+{
+	lose(&engine_of(server)->out);
+	assert_int_equal(send_byte(server), -ECONNRESET);
+	assert_reset();
+}
+
+static void test_one_process_finds_what_another_has_found(void **state)
+{
+	pid_t child;
+	int status;
+
+	child = fork_child();
+	if (!child) {
+		hear(to_child);
+		_exit(send_byte(server) == -ECONNRESET ? 0 : 1);
+	}
+	lose(&engine_of(server)->out);
+	/* Found, but not seen to: as if that process had died at once. */
+	atomic_store(&engine_of(server)->out.word, LOCK_LOST);
+	tell(to_child);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	assert_reset();
+}
+
+static void test_a_close_finds_its_lock_lost(void **state)
+{
+	lose(&engine_of(server)->in);
+	close_end(&server);
+	assert_int_equal(receive_byte(client), -ECONNRESET);
+}
+
+static int start(void **state)
+{
+	setenv("ZC_PATH", "bsdp", 1);
+	real_resolve();
+	settings_load(refused);
+	choose_start(refused);
+	return stats_start() < 0 || table_start() < 0 ? -1 : 0;
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, connect_ends, close_ends)
+	const struct CMUnitTest tests[] = {
+		TEST(test_a_receive_finds_its_lock_lost),
+		TEST(test_a_send_finds_its_lock_lost),
+		TEST(test_one_process_finds_what_another_has_found),
+		TEST(test_a_close_finds_its_lock_lost),
+	};
+
+	return cmocka_run_group_tests(tests, start, NULL);
+}
