@@ -104,9 +104,9 @@ static int take_raw(struct receive *receive, const struct iovec *iov, int count,
 
 	if (lane_bells_due(in))
 		return TOOK_NOTHING; /* they have not come yet */
-	if (!lane_raw_begins(in))
-		return TOOK_LOOK_AGAIN;
-	max = lane_raw_max(in);
+	max = lane_raw_begins(in);
+	if (!max)
+		return lane_is_empty(in) ? TOOK_NOTHING : TOOK_LOOK_AGAIN;
 	got = max == SIZE_MAX ? receive_raw(receive, iov, count) : receive_raw_max(receive, iov, count, max);
 	lane_raw_ends(in, got > 0 && !(receive->flags & MSG_PEEK) ? (size_t)got : 0);
 	return raw_result(receive, got, bytes);

@@ -76,11 +76,11 @@ static int keep(struct rest *rest, size_t bytes)
 /* Raw bytes that come before those of the ring. Returns bytes, 0 at the end of the stream, or -errno. */
 static long take_raw(struct lane *in, int fd, struct rest *rest)
 {
-	size_t most = lane_raw_max(in);
+	size_t most = lane_raw_begins(in);
 	long got;
 	int rc;
 
-	if (!lane_raw_begins(in))
+	if (!most)
 		return -EINTR;
 	got = sys_call(SYS_recvfrom, fd, (long)rest->room, (long)(most < REST_ROOM ? most : REST_ROOM), MSG_DONTWAIT, 0, 0);
 	lane_raw_ends(in, got > 0 ? (size_t)got : 0);

@@ -199,7 +199,9 @@ ssize_t lane_put(struct lane *lane, const struct iovec *iov, int count, size_t s
 
 void lane_sent_raw(struct lane *lane, size_t bytes)
 {
-	atomic_store_explicit(&lane->shared->sent, atomic_load_explicit(&lane->shared->sent, RELAXED) + bytes, RELAXED);
+	/* Behind the publishing of the bytes: see raw_certain. */
+	atomic_store_explicit(&lane->shared->sent, atomic_load_explicit(&lane->shared->sent, RELAXED) + bytes,
+			      memory_order_release);
 }
 
 bool lane_put_source(struct lane *lane, uint32_t number, size_t bytes, uint64_t *record)
@@ -502,24 +504,41 @@ void lane_saw_bells(struct lane *lane, uint64_t bells)
 		atomic_store_explicit(&shared->bells_skip, skip > bells ? skip - bells : 0, RELAXED);
 }
 
-bool lane_raw_begins(struct lane *lane)
-{
-	struct lane_shared *shared = lane->shared;
-
-	atomic_fetch_add(&shared->raw, 1);
-	if (((away(lane) || !atomic_load(&shared->intent)) &&
-	     end_of(lane) == atomic_load_explicit(&shared->head, RELAXED)) ||
-	    raw_before(lane))
-		return true;
-	atomic_fetch_sub(&shared->raw, 1);
-	return false;
-}
-
 size_t lane_raw_max(const struct lane *lane)
 {
 	uint32_t before = raw_before(lane);
 
 	return before ? before : SIZE_MAX;
+}
+
+/*
+ * Raw bytes that may be taken now; 0: none for certain. A producer that is about to take over, and may have stopped or died at
+ * it, has counted what it gave to TCP: so many are raw, and of those behind them nothing is known.
+ */
+static size_t raw_certain(const struct lane *lane)
+{
+	struct lane_shared *shared = lane->shared;
+	/* Before the look at the ring: if that is empty then, no byte of a ring is among these. */
+	uint64_t sent = atomic_load(&shared->sent);
+	uint64_t received = atomic_load_explicit(&shared->received, RELAXED);
+	bool intent = !away(lane) && atomic_load(&shared->intent);
+
+	if (end_of(lane) != atomic_load_explicit(&shared->head, RELAXED))
+		return raw_before(lane);
+	if (!intent)
+		return SIZE_MAX;
+	return sent > received && sent - received < AHEAD_MAX ? sent - received : 0;
+}
+
+size_t lane_raw_begins(struct lane *lane)
+{
+	size_t most;
+
+	atomic_fetch_add(&lane->shared->raw, 1);
+	most = raw_certain(lane);
+	if (!most)
+		atomic_fetch_sub(&lane->shared->raw, 1);
+	return most;
 }
 
 void lane_raw_ends(struct lane *lane, size_t bytes)

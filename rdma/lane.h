@@ -174,13 +174,11 @@ uint64_t lane_bells_sure(const struct lane *lane);
 void lane_saw_bells(struct lane *lane, uint64_t bells);
 
 /*
- * Before a receive of raw bytes, which must not wait, and after it with what it has brought (0 for none). begin returns false
- * if there may be something in the ring now: look again.
+ * Before a receive of raw bytes, which must not wait, and after it with what it has brought (0 for none). begin returns how many
+ * it may take, SIZE_MAX for any number; 0, and then nothing has begun: there is something in the ring, or (lane_is_empty) there
+ * may be in a moment, and a look at the stream that leaves everything there may wait for it.
  */
-bool lane_raw_begins(struct lane *lane);
-
-/* How many bytes a raw receive may take: what comes behind them in the stream is doorbells. SIZE_MAX: any number. */
-size_t lane_raw_max(const struct lane *lane);
+size_t lane_raw_begins(struct lane *lane);
 void lane_raw_ends(struct lane *lane, size_t bytes);
 
 /*
@@ -188,6 +186,9 @@ void lane_raw_ends(struct lane *lane, size_t bytes);
  * over, there is nothing but raw bytes any more, and nobody has to count them.
  */
 void lane_leave(struct lane *lane);
+
+/* How many of the bytes in the stream come before the ring's next: behind them are doorbells. SIZE_MAX: any number. */
+size_t lane_raw_max(const struct lane *lane);
 
 static inline bool lane_has_left(const struct lane *lane)
 {

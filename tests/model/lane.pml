@@ -39,6 +39,7 @@ byte received = 0;	/* by the consumer: raw and ring bytes so far */
 bool raw = false;	/* by the consumer: in a receive of raw bytes */
 byte limit = NONE;	/* by the consumer: of raw bytes: a TAKEOVER has been seen, and waits for those before it */
 bool from_ring = false;	/* by the consumer: the next byte is in the ring */
+byte next = 0;		/* by the producer: the stream's position */
 bool intent = false;	/* by the producer: about to take over */
 byte bells = 0;		/* by the producer: doorbells sent */
 bool ringing = false;	/* by the producer: a doorbell may be on its way */
@@ -63,6 +64,12 @@ inline ring_bell()
 		:: atomic { armed -> armed = false };
 #ifdef MUTANT_RINGING_LATE
 			ringing = true;
+#endif
+#ifdef CRASH
+			if
+			:: true -> skip
+			:: true -> goto dead
+			fi;
 #endif
 			if
 			:: atomic { nfull(tcp) -> tcp ! BELL }; bells++
@@ -96,7 +103,6 @@ inline look_at_presence(bytes)
 
 active proctype producer()
 {
-	byte next = 0;
 	byte takeovers = 0;
 	bool on_ring = false;
 	bool waited = false;
@@ -113,6 +119,9 @@ active proctype producer()
 #endif
 		intent = true;
 		if
+#ifdef CRASH
+		:: true -> goto dead
+#endif
 #ifdef MUTANT_TAKEOVER_BLIND
 		:: true ->
 #else
@@ -142,6 +151,7 @@ active proctype producer()
 	:: break					/* killed: the kernel ends the stream */
 #endif
 	od;
+dead:
 	tcp ! END;
 	gone = true
 }
@@ -156,6 +166,8 @@ active proctype consumer()
 	byte seen = 0;		/* doorbells */
 	byte skip_bells = 0;
 	byte value;
+	byte most;
+	bool announced;
 	mtype kind;
 	bool ended = false;
 
@@ -235,18 +247,43 @@ active proctype consumer()
 				fi
 			:: else ->
 				raw = true;
+#ifndef MUTANT_SENT_LATE
+				most = next;		/* before the looks: what is certain to be raw if a TAKEOVER comes */
+#endif
+#ifdef MUTANT_INTENT_BLIND
+				announced = false;
+#else
+				announced = leave == 0 && intent;
+#endif
 				if
 #ifdef MUTANT_RAW_BLIND
 				:: true ->
 #else
-				:: limit == NONE && ((leave == 0 && intent) || SOMETHING) -> raw = false
-				:: limit != NONE || ((leave != 0 || !intent) && !SOMETHING) ->
+				:: limit == NONE && SOMETHING -> most = expected
+				:: limit != NONE || !SOMETHING ->
 #endif
+#ifdef MUTANT_SENT_LATE
+					most = next;
+#endif
+					if
+					:: limit == NONE && announced -> skip
+					:: else -> most = NONE
+					fi
+				fi;
+				if
+				:: most <= expected ->		/* nothing is certain, but the end */
+					raw = false;
+					if
+					:: tcp ? [END] && !SOMETHING -> ended = true
+					:: else -> skip
+					fi
+				:: else ->
 					do
+					:: most == expected -> break
 #ifndef MUTANT_RAW_BEYOND
 					:: limit == expected -> break
 #endif
-					:: limit != expected -> tcp ? value;
+					:: limit != expected && most != expected -> tcp ? value;
 						if
 						:: value == END -> ended = true; break
 						:: value == BELL ->
@@ -265,7 +302,8 @@ active proctype consumer()
 						fi
 					od;
 					raw = false
-				fi
+				fi;
+				atomic { most = 0; announced = false }
 			fi
 		fi
 	od;

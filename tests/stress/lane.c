@@ -192,15 +192,16 @@ static void look_at_doorbell(void)
 static bool receive_raw(bool peek)
 {
 	uint8_t data[900];
-	size_t bytes;
+	size_t bytes, most;
 
 	if (lane_bells_due(&s.lane))
 		return false;
-	if (!lane_raw_begins(&s.lane))
-		return true;
+	most = lane_raw_begins(&s.lane);
+	if (!most)
+		return !lane_is_empty(&s.lane);
 	bytes = some_bytes(sizeof(data));
-	if (lane_raw_max(&s.lane) < bytes)
-		bytes = lane_raw_max(&s.lane);
+	if (most < bytes)
+		bytes = most;
 	bytes = tcp_get(data, bytes, KIND_RAW, peek);
 	accept_bytes(data, bytes, peek);
 	lane_raw_ends(&s.lane, peek ? 0 : bytes);

@@ -135,7 +135,7 @@ static bool consume_tcp(struct schedule *s, bool raw)
 	uint8_t data[700];
 	uint64_t bells = lane_bells_due(&lane);
 	size_t limit = bells ? (size_t)(bells < sizeof(data) ? bells : sizeof(data)) : 1 + below(s, sizeof(data));
-	size_t got;
+	size_t got, most;
 
 	if (bells) {
 		got = tcp_get(s, data, limit);
@@ -147,10 +147,11 @@ static bool consume_tcp(struct schedule *s, bool raw)
 	/* The producer may move between what the consumer looks at and what it does. */
 	if (s->sent < STREAM && !below(s, 3))
 		produce(s);
-	if (!raw || !lane_raw_begins(&lane))
+	most = raw ? lane_raw_begins(&lane) : 0;
+	if (!most)
 		return false;
-	if (lane_raw_max(&lane) < limit)
-		limit = lane_raw_max(&lane);
+	if (most < limit)
+		limit = most;
 	if (s->sent < STREAM && !below(s, 3))
 		produce(s);
 	got = tcp_get(s, data, limit);
@@ -298,12 +299,12 @@ static void threads_deliver_every_byte(void **state)
 		bells = lane_bells_sure(&lane);
 		if (!bells && lane_bells_due(&lane))
 			bells = 1; /* there was something, and the producer was still at it */
-		if (!bells && (rc == LANE_EMPTY || !lane_raw_begins(&lane))) {
+		most = bells ? bells : rc == LANE_EMPTY ? 0 : lane_raw_begins(&lane);
+		if (!most) {
 			/* The end, or bytes behind a SWITCH. */
 			ended = recv(ends[1], data, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
 			continue;
 		}
-		most = bells ? bells : lane_raw_max(&lane);
 		raw = recv(ends[1], data, most < sizeof(data) ? most : sizeof(data), MSG_DONTWAIT);
 		if (bells) {
 			lane_saw_bells(&lane, raw > 0 ? (uint64_t)raw : 0);
