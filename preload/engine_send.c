@@ -21,6 +21,7 @@
 #define ROOM_WAIT_NS 20000 /* for a consumer that takes nothing meanwhile */
 #define LEAVING_WAIT_NS NS_PER_SEC /* for a consumer that leaves: a matter of a few instructions, if it is not stopped */
 #define RAW_WAIT_NS 200000 /* for one that is at raw bytes */
+#define TCP_BYTES_NS 4 /* bytes that TCP itself would take in a nanosecond, at best */
 #define ROOM_STEP 16384	   /* of room that is worth a record */
 #define STALLED_LOOK 8 /* sends that a consumer has not moved for, after which the socket is asked how it is */
 
@@ -147,15 +148,17 @@ void engine_switch_back(struct conn *conn, struct engine *engine, int fd)
 	stats_conn(conn->slot, STAT_CONN_SWITCHES, 1);
 }
 
-static void ring_bell(struct conn *conn, struct engine *engine, int fd)
+/* Returns 0, or the -errno that the program's own send would have ended with: the socket tells of it once. */
+static int ring_bell(struct conn *conn, struct engine *engine, int fd)
 {
 	long rc;
 
 	if (!lane_must_ring(&engine->channel.out))
-		return;
+		return 0;
 	rc = sys_call(SYS_sendto, fd, (long)"", 1, MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0);
 	lane_rang(&engine->channel.out, rc == 1);
 	stats_conn(conn->slot, STAT_CONN_DOORBELLS, 1);
+	return rc < 0 && rc != -EAGAIN ? (int)rc : 0;
 }
 
 /* A peer that is gone takes nothing from the ring: only the kernel knows. Returns whether the socket is as it should be. */
@@ -187,22 +190,24 @@ static bool makes_room(const struct lane_shared *out, uint64_t since_moved)
 }
 
 /*
- * A consumer that is busy taking bytes makes room faster than TCP would take them: as long as it does, a little patience. Puts
- * more. Under the lock. Returns bytes or -EPROTO.
+ * A consumer that is busy taking bytes makes room faster than TCP would take them: as long as it does, a little patience, also
+ * with one that moves and moves and never gets far. Puts more. Under the lock. Returns bytes or -EPROTO.
  */
 static ssize_t put_patiently(struct lane *out, const struct iovec *iov, int count, size_t bytes)
 {
 	ssize_t done = lane_put(out, iov, count, 0), more = 0;
-	uint64_t at = 0, moved = 0;
+	uint64_t at = 0, moved = 0, until = 0;
 
 	while (done >= 0 && (size_t)done < bytes) {
 		uint64_t now = clock_now();
 		uint64_t there = atomic_load_explicit(&out->shared->head, memory_order_relaxed) +
 				 atomic_load_explicit(&out->shared->received, memory_order_relaxed);
 
+		if (!until)
+			until = now + RAW_WAIT_NS + bytes / TCP_BYTES_NS;
 		if (there != at || !moved)
 			moved = now;
-		if (!makes_room(out->shared, now - moved))
+		if (now > until || !makes_room(out->shared, now - moved))
 			break;
 		at = there;
 		for (int i = 0; i < 16; i++)
@@ -247,6 +252,7 @@ static ssize_t look_at_presence(struct conn *conn, struct engine *engine, int fd
 static ssize_t put(struct conn *conn, struct engine *engine, int fd, const struct iovec *iov, int count, size_t bytes)
 {
 	ssize_t done;
+	int rc;
 
 	if (!take_over(conn, engine, fd))
 		return ENGINE_BY_KERNEL;
@@ -263,7 +269,11 @@ static ssize_t put(struct conn *conn, struct engine *engine, int fd, const struc
 	if (engine->pinned)
 		return done;
 	spread_tell(engine);
-	ring_bell(conn, engine, fd);
+	rc = ring_bell(conn, engine, fd);
+	if (rc < 0) {
+		engine_switch_back(conn, engine, fd);
+		return rc == -EPIPE ? ENGINE_BY_KERNEL : rc; /* that one comes again, with its signal */
+	}
 	if ((size_t)done < bytes) {
 		engine_switch_back(conn, engine, fd);
 		stats_reason(conn->slot, REASON_RING_FULL);

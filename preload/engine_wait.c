@@ -136,11 +136,23 @@ void engine_wakes(struct engine_sleep *sleep)
 	sleep->conn = NULL;
 }
 
+/*
+ * With an empty ring. The end of the stream is the program's to see, whatever is due: a peer that was killed while it rang never
+ * counts that doorbell.
+ */
+static bool has_doorbells_alone(const struct lane *in, int fd)
+{
+	struct pollfd look = { .fd = fd, .events = POLLIN | POLLRDHUP };
+
+	if (sys_call(SYS_poll, (long)&look, 1, 0, 0, 0, 0) != 1)
+		return true;
+	return !(look.revents & (POLLRDHUP | POLLHUP | POLLERR)) && lane_bells_due(in);
+}
+
 enum engine_ready engine_look(struct conn *conn, int fd)
 {
 	struct engine *engine = engine_enter(conn, fd);
 	enum engine_ready ready = ENGINE_NOT_OURS;
-	struct pollfd look = { .fd = fd, .events = POLLIN };
 	struct lock_hold hold;
 
 	if (!engine)
@@ -153,10 +165,8 @@ enum engine_ready engine_look(struct conn *conn, int fd)
 		engine_strip(conn, engine, fd);
 		if (!lane_is_empty(in))
 			ready = ENGINE_READABLE;
-		else if (sys_call(SYS_poll, (long)&look, 1, 0, 0, 0, 0) == 1)
-			ready = lane_bells_due(in) ? ENGINE_SPURIOUS : ENGINE_NOT_OURS;
 		else
-			ready = ENGINE_SPURIOUS;
+			ready = has_doorbells_alone(in, fd) ? ENGINE_SPURIOUS : ENGINE_NOT_OURS;
 		lock_give(&engine->in, &hold);
 	}
 	engine_leave(conn);
