@@ -38,7 +38,7 @@ static pid_t fork_by(pid_t (*really)(void))
 		signals_after_fork();
 		flusher_after_fork();
 	}
-	conn_after_fork(child == 0);
+	conn_after_fork(child);
 	if (child == 0)
 		table_own_refresh();
 	errno = saved;

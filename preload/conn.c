@@ -100,7 +100,8 @@ static void reset(struct conn *conn)
 	atomic_store(&conn->attention, 0);
 	atomic_store(&conn->signals, false);
 	conn->engine_fd = -1;
-	conn->engine_gone = false;
+	conn->holder = (struct holder){ 0 };
+	conn->heir = (struct holder){ 0 };
 	conn->inherited = false;
 	conn->handed = false;
 	conn->spawned = false;
@@ -444,24 +445,29 @@ static void quiesce(struct conn *conn)
 	lock_give(&conn->lock, &hold);
 }
 
-static struct lock_hold fork_hold;
-static bool fork_held;
+/* One thread forks at a time: what it has prepared is its own child's. */
+static struct lock fork_lock;
+static struct lock_hold fork_hold, pool_hold;
+static bool fork_held, pool_held;
 
 void conn_before_fork(void)
 {
 	struct lock_hold hold;
-	bool held;
+	bool held = lock_take(&fork_lock, &hold);
 
-	engine_premade = 0;
-	conn_each(quiesce);
-	held = lock_take(&pool.lock, &hold);
 	if (held)
 		fork_hold = hold;
 	fork_held = held;
+	engine_premade = 0;
+	conn_each(quiesce);
+	pool_held = lock_take(&pool.lock, &pool_hold);
 }
+
+static bool is_far; /* the parent is in another pid namespace: neither has the other's numbers */
 
 static void child_starts(struct conn *conn)
 {
+	engine_forked(conn, 0, is_far);
 	atomic_store(&conn->lock.word, 0); /* its owner may be a thread that does not exist here */
 	atomic_store(&conn->engine_users, 0);
 	conn->inherited = true;
@@ -475,10 +481,23 @@ static void keep_slot(struct conn *conn)
 	stats_slot_keep(conn->slot, conn->role, conn->policy, conn_fd(conn));
 }
 
-void conn_after_fork(bool in_child)
+static pid_t forked;
+
+static void parent_goes_on(struct conn *conn)
 {
-	if (in_child) {
+	struct lock_hold hold;
+
+	if (!lock_take(&conn->lock, &hold))
+		return;
+	engine_forked(conn, forked, false);
+	lock_give(&conn->lock, &hold);
+}
+
+void conn_after_fork(pid_t child)
+{
+	if (!child) {
 		lock_thread = 0;
+		is_far = guest_sandboxed() || !sys_call(SYS_getppid, 0, 0, 0, 0, 0, 0);
 		atomic_store(&process, (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0));
 		stats_after_fork();
 		conn_each(child_starts);
@@ -486,6 +505,11 @@ void conn_after_fork(bool in_child)
 		watch_after_fork();
 		engine_after_fork();
 	}
+	if (pool_held)
+		lock_give(&pool.lock, &pool_hold);
+	forked = child;
+	if (child && atomic_load_explicit(&engine_ever, memory_order_relaxed))
+		conn_each(parent_goes_on);
 	if (fork_held)
-		lock_give(&pool.lock, &fork_hold);
+		lock_give(&fork_lock, &fork_hold);
 }

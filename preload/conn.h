@@ -21,6 +21,7 @@
 
 #include "common/settings.h"
 #include "common/stats.h"
+#include "preload/holders.h"
 #include "preload/lock.h"
 #include "preload/table.h"
 
@@ -123,7 +124,8 @@ struct conn {
 	struct engine *_Atomic engine;	/* NULL: none; see engine.h */
 	_Atomic uint32_t engine_users;
 	int engine_fd;		/* of a channel that is still to be handed over, or -1 */
-	bool engine_gone;	/* this process does not count among its holders any more: it is about to end */
+	struct holder holder;	/* this process among those of the engine; it does not count any more when it is about to end */
+	struct holder heir;	/* the child of the present fork */
 	bool inherited;		/* over fork: others have had it before */
 	bool handed;		/* was duplicated, or cleared of close-on-exec: meant for another program, perhaps */
 	bool spawned;		/* is named by posix_spawn's file actions */
@@ -214,7 +216,7 @@ struct conn *conn_take_in(int fd);
 
 /* fork: before, everything is flushed and settled; the child starts with clean locks. */
 void conn_before_fork(void);
-void conn_after_fork(bool in_child);
+void conn_after_fork(pid_t child); /* what fork() has returned */
 
 /* Whether the caller runs in this process's own address space copy (false in a child of vfork or raw clone). */
 bool conn_process_is_ours(void);

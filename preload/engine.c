@@ -63,7 +63,7 @@ static struct engine *make(struct conn *conn)
 	engine->spin_ns = (uint32_t)settings.spin_us * 1000;
 	atomic_store(&engine->in.kind, LOCK_SHARED);
 	atomic_store(&engine->out.kind, LOCK_SHARED);
-	atomic_store(&engine->holders, 1);
+	conn->holder = holders_start(&engine->holders, conn_process());
 	return engine;
 }
 
@@ -134,7 +134,7 @@ static void finish(struct conn *conn, struct engine *engine)
 	drop_own(&conn->engine_fd);
 	channel_close(&mine);
 	channel_close(&rest);
-	if (!conn->engine_gone && atomic_fetch_sub(&engine->holders, 1) == 1) {
+	if (holders_leave(&engine->holders, &conn->holder)) {
 		atomic_store(&engine->state, ENGINE_FREE);
 		pool_give(&pool, engine);
 	}
@@ -189,12 +189,15 @@ static void end_meeting(struct engine *engine)
 	drop_own(&engine->reached);
 }
 
-/* This process lets go of the connection. Doorbells that nobody waits for don't stay behind. Under the lock `in`. */
+/*
+ * This process lets go of the connection, and others may hold it, but those that were killed do not. Doorbells that nobody waits
+ * for don't stay behind. Under the lock `in`.
+ */
 static void let_go(struct conn *conn, struct engine *engine, int fd)
 {
 	if (!engine_met(engine) || guest_sandboxed())
 		return;
-	if (atomic_load(&engine->holders) == 1)
+	if (atomic_load(&engine->holders.count) == 1)
 		close_lanes(conn, engine, fd);
 	else if (!evict_has_rest(engine))
 		evict_bells(engine, fd);
@@ -202,9 +205,7 @@ static void let_go(struct conn *conn, struct engine *engine, int fd)
 
 void engine_gives_up(struct conn *conn, struct engine *engine)
 {
-	if (!conn->engine_gone)
-		atomic_fetch_sub(&engine->holders, 1);
-	conn->engine_gone = true;
+	holders_leave(&engine->holders, &conn->holder);
 }
 
 void engine_goes(struct conn *conn)
@@ -215,7 +216,8 @@ void engine_goes(struct conn *conn)
 
 	if (!engine)
 		return;
-	if (!conn->engine_gone && lock_take(&engine->in, &hold)) {
+	if (conn->holder.counts && lock_take(&engine->in, &hold)) {
+		holders_alive(&engine->holders, &conn->holder);
 		let_go(conn, engine, fd);
 		engine_gives_up(conn, engine);
 		lock_give(&engine->in, &hold);
@@ -228,10 +230,9 @@ void engine_stays(struct conn *conn)
 	struct engine *engine = atomic_load(&conn->engine);
 	struct linger none = { .l_onoff = 0 };
 
-	if (!engine || !conn->engine_gone)
+	if (!engine || conn->holder.counts)
 		return;
-	conn->engine_gone = false;
-	atomic_fetch_add(&engine->holders, 1);
+	conn->holder = holders_start(&engine->holders, conn_process());
 	if (conn->lingers)
 		sys_call(SYS_setsockopt, conn_fd(conn), SOL_SOCKET, SO_LINGER, (long)&none, sizeof(none), 0);
 	conn->lingers = false;
@@ -244,7 +245,9 @@ bool engine_close(struct conn *conn, int fd)
 
 	if (!engine)
 		return true;
-	if (!conn->engine_gone && lock_take(&engine->in, &hold)) {
+	if (conn->holder.counts)
+		holders_alive(&engine->holders, &conn->holder);
+	if (conn->holder.counts && lock_take(&engine->in, &hold)) {
 		let_go(conn, engine, fd);
 		end_meeting(engine);
 		lock_give(&engine->in, &hold);
@@ -552,6 +555,28 @@ void engine_before_fork(struct conn *conn)
 		}
 		lock_give(&engine->in, &in);
 	}
-	atomic_fetch_add(&engine->holders, 1);
+	conn->heir = holders_expect(&engine->holders);
 	hot_cool(conn);
+}
+
+void engine_forked(struct conn *conn, pid_t child, bool far)
+{
+	struct engine *engine = atomic_load(&conn->engine);
+	struct holder heir = conn->heir;
+
+	conn->heir = (struct holder){ 0 };
+	if (!child)
+		conn->holder = heir; /* not the parent's, in any case */
+	if (!engine || !heir.counts)
+		return;
+	if (child < 0) {
+		holders_leave(&engine->holders, &heir);
+		return;
+	}
+	if (far) { /* before it can take a lock, or be asked for */
+		atomic_store(&engine->in.kind, LOCK_FAR);
+		atomic_store(&engine->out.kind, LOCK_FAR);
+		atomic_store(&engine->holders.far, true);
+	}
+	holders_name(&engine->holders, &heir, child ? child : conn_process());
 }

@@ -35,7 +35,7 @@ struct engine {
 	struct lock in, out;
 	_Atomic int state;
 	enum stats_role role;
-	_Atomic uint32_t holders;	/* processes */
+	struct holders holders;
 	_Atomic uint32_t calls;		/* of data, before it has met */
 	uint32_t next_try;
 	uint32_t tries;
@@ -163,6 +163,9 @@ void engine_lost(const struct lock *lock);
 /* fork: the child holds the engine, too; one that has not met gets its channel now, or none. Under the connection's lock. */
 void engine_before_fork(struct conn *conn);
 void engine_after_fork(void); /* in the child */
+
+/* After it, for each that engine_before_fork() was called for: 0 in the child, which may be far away (LOCK_FAR); else as fork(). */
+void engine_forked(struct conn *conn, pid_t child, bool far);
 extern uint32_t engine_premade; /* channels made by the present fork */
 
 /* Sends by the ring. Returns bytes taken, -errno or ENGINE_BY_KERNEL. */

@@ -179,9 +179,9 @@ static void bury(struct exec *exec, struct conn *conn, int fd)
 }
 
 /* Where the connection is shared and only others have a use for it. Returns whether they go on without the new program. */
-static bool leave_to_others(struct exec *exec, struct conn *conn, const struct engine *engine, const struct names *names)
+static bool leave_to_others(struct exec *exec, struct conn *conn, struct engine *engine, const struct names *names)
 {
-	bool shared = !is_ours() || (conn->inherited && atomic_load(&engine->holders) > 1);
+	bool shared = !is_ours() || (conn->inherited && holders_alive(&engine->holders, &conn->holder) > 1);
 
 	if (!shared || names->handed || exec->spawns || !evict_has_rest(engine))
 		return false;
@@ -211,7 +211,7 @@ static bool tell(struct exec_memory *memory, int number, const struct conn *conn
 /* Puts what is unread where the new program finds it. Under the lock `in`. */
 static bool carry(struct exec *exec, struct conn *conn, struct engine *engine, const struct names *names)
 {
-	bool alone = is_ours() && atomic_load(&engine->holders) == 1;
+	bool alone = is_ours() && holders_alive(&engine->holders, &conn->holder) == 1;
 	struct kept *kept = new_kept(exec, conn, names->fds[0]);
 
 	if (!kept || evict_rest(engine, kept->fd, &kept->rest) < 0) {

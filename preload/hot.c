@@ -86,7 +86,7 @@ static bool may_be_hot(const struct conn *conn, const struct watch *watch)
 {
 	struct engine *engine = atomic_load_explicit(&conn->engine, memory_order_acquire);
 
-	return engine && engine_met(engine) && atomic_load(&engine->holders) == 1 && !atomic_load(&conn->signals) &&
+	return engine && engine_met(engine) && atomic_load(&engine->holders.count) == 1 && !atomic_load(&conn->signals) &&
 	       watch->event.events & READS && !(watch->event.events & (EPOLLONESHOT | EPOLLEXCLUSIVE)) &&
 	       !atomic_load(&watch->set->nested);
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Connections on the ring that several processes hold, some of which are killed: a lock that died is a reset for everybody.
- * Both ends are here, over a real connection on the loopback.
+ * Connections on the ring that several processes hold, some of which are killed: a lock that died is a reset for everybody,
+ * and whoever is left is the last one to close. Both ends are here, over a real connection on the loopback.
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -20,6 +21,7 @@
 
 #include "preload/choose.h"
 #include "preload/engine.h"
+#include "preload/evict.h"
 #include "preload/real.h"
 #include "preload/send.h"
 #include "pair_testing.h"
@@ -121,7 +123,7 @@ static pid_t fork_child(void)
 
 	conn_before_fork();
 	child = fork();
-	conn_after_fork(child == 0);
+	conn_after_fork(child);
 	assert_true(child >= 0);
 	if (!child)
 		alarm(HANG_SECONDS);
@@ -217,6 +219,149 @@ static void test_a_close_finds_its_lock_lost(void **state)
 	assert_int_equal(receive_byte(client), -ECONNRESET);
 }
 
+/* A child that holds the connections until it is killed. */
+static pid_t fork_idle(void)
+{
+	pid_t child = fork_child();
+
+	if (child)
+		return child;
+	for (;;)
+		pause();
+}
+
+static uint32_t holders_of(int fd)
+{
+	return atomic_load(&engine_of(fd)->holders.count);
+}
+
+/* The last close, with a byte unread in the ring, is a reset; and nothing of the connection is left behind. */
+static void assert_last_close(void)
+{
+	struct engine *engine = engine_of(server);
+
+	assert_int_equal(send_byte(client), 1);
+	assert_true(evict_has_rest(engine));
+	close_end(&server);
+	assert_int_equal(atomic_load(&engine->state), ENGINE_FREE);
+	assert_int_equal(receive_byte(client), -ECONNRESET);
+}
+
+static void test_the_last_but_for_killed_ones(void **state)
+{
+	pid_t children[3];
+
+	for (int i = 0; i < 3; i++)
+		children[i] = fork_idle();
+	assert_int_equal(holders_of(server), 4);
+	for (int i = 0; i < 3; i++) {
+		kill_unreaped(children[i]);
+		assert_int_equal(waitpid(children[i], NULL, 0), children[i]);
+	}
+	assert_last_close();
+}
+
+static void test_the_last_but_for_one_that_nobody_has_waited_for(void **state)
+{
+	pid_t child = fork_idle();
+
+	kill_unreaped(child);
+	assert_last_close();
+	assert_int_equal(waitpid(child, NULL, 0), child);
+}
+
+/* The one that is left is a child, and what was killed its brother. */
+static void test_the_last_is_a_child(void **state)
+{
+	pid_t brother = fork_idle();
+	pid_t child = fork_child();
+	int status;
+
+	if (!child) {
+		hear(to_child);
+		_exit(holders_alive(&engine_of(server)->holders, &table_conn(server)->holder) == 1 ? 0 : 1);
+	}
+	kill_unreaped(brother);
+	assert_int_equal(send_byte(client), 1);
+	close_end(&server);
+	tell(to_child);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	assert_int_equal(waitpid(brother, NULL, 0), brother);
+}
+
+static void test_a_living_one_goes_on(void **state)
+{
+	pid_t child = fork_child();
+	int status;
+
+	if (!child) {
+		hear(to_child);
+		_exit(receive_byte(server) == 1 && send_byte(server) == 1 ? 0 : 1);
+	}
+	assert_int_equal(send_byte(client), 1);
+	close_end(&server);
+	tell(to_child);
+	assert_int_equal(receive_byte(client), 1);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+}
+
+static void test_those_elsewhere_are_not_asked_for(void **state)
+{
+	pid_t child = fork_idle();
+
+	atomic_store(&engine_of(server)->holders.far, true);
+	kill_unreaped(child);
+	assert_int_equal(holders_alive(&engine_of(server)->holders, &table_conn(server)->holder), 2);
+	assert_int_equal(waitpid(child, NULL, 0), child);
+}
+
+static void test_a_fork_that_fails_is_no_holder(void **state)
+{
+	conn_before_fork();
+	conn_after_fork(-1);
+	assert_int_equal(holders_of(server), 1);
+	assert_last_close();
+}
+
+/* More than there are places: those without one count until they leave by themselves. */
+static void test_there_are_more_than_places(void **state)
+{
+	pid_t children[HOLDERS_KNOWN + 4];
+	const int count = HOLDERS_KNOWN + 4;
+	struct holder *self = &table_conn(server)->holder;
+
+	for (int i = 0; i < count; i++)
+		children[i] = fork_idle();
+	assert_int_equal(holders_of(server), count + 1);
+	for (int i = 0; i < count; i++) {
+		kill_unreaped(children[i]);
+		assert_int_equal(waitpid(children[i], NULL, 0), children[i]);
+	}
+	assert_int_equal(holders_alive(&engine_of(server)->holders, self), count + 1 - (HOLDERS_KNOWN - 1));
+}
+
+/* A child in another pid namespace has other numbers: it says so. */
+static void test_a_child_far_away_says_so(void **state)
+{
+	pid_t child, near;
+	int status;
+
+	if (unshare(CLONE_NEWPID) < 0)
+		skip();
+	child = fork_child();
+	if (!child)
+		_exit(getpid() == 1 && atomic_load(&engine_of(server)->holders.far) &&
+				      atomic_load(&engine_of(server)->in.kind) == LOCK_FAR ?
+			      0 :
+			      1);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	near = fork(); /* there is no init there any more */
+	assert_true(near < 0);
+}
+
 static int start(void **state)
 {
 	setenv("ZC_PATH", "bsdp", 1);
@@ -234,6 +379,14 @@ int main(void)
 		TEST(test_a_send_finds_its_lock_lost),
 		TEST(test_one_process_finds_what_another_has_found),
 		TEST(test_a_close_finds_its_lock_lost),
+		TEST(test_the_last_but_for_killed_ones),
+		TEST(test_the_last_but_for_one_that_nobody_has_waited_for),
+		TEST(test_the_last_is_a_child),
+		TEST(test_a_living_one_goes_on),
+		TEST(test_those_elsewhere_are_not_asked_for),
+		TEST(test_a_fork_that_fails_is_no_holder),
+		TEST(test_there_are_more_than_places),
+		TEST(test_a_child_far_away_says_so), /* the last one: no child can be had after it */
 	};
 
 	return cmocka_run_group_tests(tests, start, NULL);
