@@ -46,6 +46,7 @@ struct watch {
 	uint64_t seen_bytes;
 	/* hot.h */
 	bool hot;
+	_Atomic uint32_t place;	/* in the hot list, from 1; 0: it is not in it */
 	bool attentive;		/* counted in conn->attention */
 	bool overdue;
 	uint32_t turn;		/* set->turn of the last wait that told of it */

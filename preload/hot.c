@@ -73,6 +73,17 @@ void hot_free(struct set *set)
 		sys_call(SYS_munmap, (long)hot, sizeof(*hot), 0, 0, 0, 0);
 }
 
+/* A registration has a place under its connection's lock alone, and loses it under the list's: without that, 0 is certain. */
+static uint32_t place_of(struct watch *watch)
+{
+	return atomic_load_explicit(&watch->place, memory_order_acquire);
+}
+
+static void put_at(struct watch *watch, uint32_t place)
+{
+	atomic_store_explicit(&watch->place, place, memory_order_release);
+}
+
 /* Entries ------------------------------------------------------------------------------------------------------------ */
 
 void hot_attend(struct conn *conn, struct watch *watch, bool attentive)
@@ -116,31 +127,35 @@ bool hot_add(struct conn *conn, struct watch *watch)
 		return false;
 	if (hot->count < HOT_MAX && !hot->sleepers) {
 		hot->entry[hot->count++] = (struct hot_entry){ conn, watch, 0 };
+		put_at(watch, hot->count);
 		heat(&hot->entry[hot->count - 1]);
 	}
 	lock_give(&hot->lock, &hold);
 	return watch->hot;
 }
 
-/* Under the list's lock. */
-static void take_out(struct hot *hot, uint32_t at)
+/* Its place is the last one's from here on. Under the list's lock. */
+static void leave_place(struct hot *hot, uint32_t at)
 {
-	cool(&hot->entry[at]);
-	hot->entry[at] = hot->entry[--hot->count];
+	put_at(hot->entry[at].watch, 0);
+	if (at == --hot->count)
+		return;
+	hot->entry[at] = hot->entry[hot->count];
+	put_at(hot->entry[at].watch, at + 1);
 }
 
 void hot_drop(struct conn *conn, struct watch *watch)
 {
-	struct hot *hot = list_there_is(watch->set);
+	struct hot *hot = place_of(watch) ? list_there_is(watch->set) : NULL;
 	struct lock_hold hold;
+	uint32_t place;
 
 	if (!hot || !lock_take(&hot->lock, &hold))
 		return;
-	for (uint32_t i = 0; i < hot->count; i++) {
-		if (hot->entry[i].watch == watch) {
-			take_out(hot, i);
-			break;
-		}
+	place = place_of(watch); /* by now: it may have been armed for good */
+	if (place) {
+		cool(&hot->entry[place - 1]);
+		leave_place(hot, place - 1);
 	}
 	lock_give(&hot->lock, &hold);
 }
@@ -401,7 +416,7 @@ static void heat_all(struct hot *hot, uint32_t slept)
 
 		entry->idle += slept;
 		if (entry->idle > IDLE_MAX && engine_arm(entry->conn, atomic_load(&entry->conn->engine)))
-			*entry = hot->entry[--hot->count];
+			leave_place(hot, i - 1);
 		else
 			heat(entry);
 	}

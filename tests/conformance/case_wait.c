@@ -276,6 +276,86 @@ void wait_both(struct end *end, long flags)
 	meet_at(end, "done");
 }
 
+#define CROWD 24
+
+static void greet(const int *fds, struct end *end)
+{
+	for (int i = 0; i < CROWD; i++)
+		give(fds[i], "g", 1);
+	for (int i = 0; i < CROWD; i++)
+		drain(fds[i], 1);
+	meet_at(end, "greeted");
+}
+
+/* Each has a byte. Tells which of them the set tells of, and takes those bytes by it. */
+static void note_crowd(int set, const int *fds)
+{
+	struct epoll_event events[2 * CROWD];
+	unsigned long told = 0;
+	int count;
+
+	while ((count = epoll_wait(set, events, 2 * CROWD, 0)) > 0) {
+		for (int i = 0; i < count; i++) {
+			EXPECT(events[i].events == EPOLLIN && !(told & 1ul << events[i].data.u64));
+			told |= 1ul << events[i].data.u64;
+			drain(fds[events[i].data.u64], 1);
+		}
+	}
+	note("told of %lx", told);
+	for (int i = 0; i < CROWD; i++) {
+		if (!(told & 1ul << i))
+			drain(fds[i], 1);
+	}
+}
+
+static void crowd_moves(struct end *end, const int *fds)
+{
+	int set = (int)MUST(epoll_create1(0));
+	unsigned long in = 0;
+
+	for (unsigned int round = 0, random = 1; round < 60; round++) {
+		for (int i = 0; i < 6; i++) {
+			unsigned int which = (random = random * 1103515245 + 12345) / 65536 % CROWD;
+
+			if (in & 1ul << which)
+				MUST(epoll_ctl(set, EPOLL_CTL_DEL, fds[which], NULL));
+			else
+				MUST(add(set, fds[which], EPOLLIN, which));
+			in ^= 1ul << which;
+		}
+		tell(end, "bytes");
+		for (int i = 0; i < CROWD; i++)
+			await_bytes(fds[i], 1);
+		note_crowd(set, fds);
+		EXPECT(epoll_wait(set, &(struct epoll_event){ 0 }, 1, round % 4 ? 0 : 1) == 0);
+	}
+}
+
+/* Many connections enter and leave a set all the time: those that are in it are told of, each once, and no other. */
+void wait_crowd(struct end *end, long unused)
+{
+	int fds[CROWD], port, listening = end->server ? listen_on("127.0.0.1", &port) : -1;
+
+	if (end->server)
+		tell_number(end, port);
+	else
+		port = (int)await_number(end);
+	for (int i = 0; i < CROWD; i++)
+		fds[i] = end->server ? (int)MUST(accept(listening, NULL, NULL)) : connect_to("127.0.0.1", port);
+	for (int i = 0; i < 8; i++)
+		greet(fds, end);
+	if (end->server) {
+		for (int round = 0; round < 60; round++) {
+			await(end, "bytes");
+			for (int i = 0; i < CROWD; i++)
+				give(fds[i], "x", 1);
+		}
+	} else {
+		crowd_moves(end, fds);
+	}
+	meet_at(end, "done");
+}
+
 /* How the end of a connection is told. */
 void wait_ends(struct end *end, long unused)
 {
