@@ -264,6 +264,40 @@ void process_workers(struct end *end, long workers)
 		reap(children[i]);
 }
 
+/* The child is killed, and the parent, which is alone then, leaves bytes unread: a reset. Argument: whether it knows of the death. */
+void process_child_killed(struct end *end, long waits)
+{
+	siginfo_t info;
+	pid_t child;
+	char c;
+
+	meet(end);
+	for (int i = 0; i < 20; i++) {
+		if (!end->server)
+			give_pattern(end->fd, 10, 4, (uint64_t)i * 10);
+		take_pattern(end->fd, 10, 4, (uint64_t)i * 10);
+		if (end->server)
+			give_pattern(end->fd, 10, 4, (uint64_t)i * 10);
+	}
+	if (!end->server) {
+		await(end, "killed");
+		give_pattern(end->fd, 100, 4, 200);
+		tell(end, "sent");
+		await(end, "closed");
+		CALL(recv(end->fd, &c, 1, 0));
+		return;
+	}
+	child = (pid_t)MUST(fork());
+	for (; !child;)
+		pause();
+	MUST(kill(child, SIGKILL));
+	MUST(waitid(P_PID, (id_t)child, &info, WEXITED | (waits ? 0 : WNOWAIT)));
+	tell(end, "killed");
+	await(end, "sent"); /* no wait on the connection: that would have it hold something else that is unread */
+	MUST(close(end->fd));
+	tell(end, "closed");
+}
+
 /* A daemon's way: the parent forks and is gone, the child goes on. */
 void process_daemon(struct end *end, long bytes)
 {
