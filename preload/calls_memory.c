@@ -9,9 +9,16 @@
 #include "preload/real.h"
 #include "rdma/guard.h"
 
+#ifndef MADV_DONTNEED_LOCKED
+#define MADV_DONTNEED_LOCKED 24
+#endif
+#ifndef MADV_GUARD_INSTALL
+#define MADV_GUARD_INSTALL 102
+#endif
+
 static inline void going_away(const void *at, size_t bytes)
 {
-	if (__builtin_expect(guard_active(), 0))
+	if (guard_lends())
 		guard_forget(at, bytes);
 }
 
@@ -69,7 +76,7 @@ ZC_EXPORT void *mremap(void *at, size_t bytes, size_t new_bytes, int flags, ...)
 ZC_EXPORT int madvise(void *at, size_t bytes, int advice)
 {
 	if (advice == MADV_DONTNEED || advice == MADV_REMOVE || advice == MADV_FREE || advice == MADV_DONTFORK ||
-	    advice == MADV_WIPEONFORK)
+	    advice == MADV_WIPEONFORK || advice == MADV_DONTNEED_LOCKED || advice == MADV_GUARD_INSTALL)
 		changing(at, bytes);
 	return real.madvise(at, bytes, advice);
 }

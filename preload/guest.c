@@ -45,6 +45,15 @@ void guest_writes_proc(int fd)
 		guard_settle(NULL, SIZE_MAX);
 }
 
+/* The heap's end moves; 0 only asks for it. */
+static void notes_break(uintptr_t end)
+{
+	uintptr_t now = end ? (uintptr_t)sys_call(SYS_brk, 0, 0, 0, 0, 0, 0) : 0;
+
+	if (now > end)
+		guard_forget((void *)end, now - end);
+}
+
 /* Memory that a raw system call has the kernel write to, or that it takes away. */
 static void notes_memory(long number, const long *a)
 {
@@ -92,9 +101,17 @@ static void notes_memory(long number, const long *a)
 		if (a[3] & MAP_FIXED)
 			guard_forget((void *)a[0], (size_t)a[1]);
 		break;
+	case SYS_brk:
+		notes_break((uintptr_t)a[0]);
+		break;
 	case SYS_mremap:
+		if (a[3] & MREMAP_FIXED)
+			guard_forget((void *)a[4], (size_t)a[2]);
+		guard_settle((void *)a[0], (size_t)a[1]);
+		break;
 	case SYS_madvise:
 	case SYS_mprotect:
+	case SYS_pkey_mprotect:
 		guard_settle((void *)a[0], (size_t)a[1]);
 		break;
 	default:

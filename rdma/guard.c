@@ -412,16 +412,6 @@ int guard_join(const void *start, size_t bytes)
 	return rc;
 }
 
-void guard_forget(const void *start, size_t bytes)
-{
-	/*
-	 * Nothing to do: what the kernel drops with the pages, both implementations notice by themselves, because they must
-	 * for calls that nobody announces; and the call that was announced may yet fail and leave all as it was.
-	 */
-	(void)start;
-	(void)bytes;
-}
-
 /* fork ----------------------------------------------------------------------------------------------------------------- */
 
 static uint64_t fork_mask;

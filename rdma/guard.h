@@ -88,7 +88,12 @@ void guard_settle(const void *start, size_t bytes);
  */
 int guard_join(const void *start, size_t bytes);
 
-/* Says that the mapping of [start, start + bytes) is going away or is replaced (munmap, mmap over it, MADV_DONTNEED). */
+/*
+ * To be called before [start, start + bytes) goes away or is replaced (munmap, mmap over it, free). Owners with take_copy()
+ * have nothing but these pages: they copy all that the range touches, and the pages are ordinary ones then, so that the call
+ * announced may as well fail. Pinned pages outlive their mapping, and stay as they are: that they are gone, both
+ * implementations notice by themselves. One load when no owner has take_copy().
+ */
 void guard_forget(const void *start, size_t bytes);
 
 /* As guard_settle() for the pages of all records of one owner, whose reader keeps the old ones; then ends the records. */
@@ -119,10 +124,19 @@ int guard_descriptors(int *out, int count);
 /* How many records exist, for the fast test of guard_active(). */
 extern _Atomic unsigned long guard_records;
 
+/* How many of them are of owners with take_copy(). */
+extern _Atomic unsigned long guard_lent;
+
 /* Returns whether anything is under guard: one relaxed load. */
 static inline bool guard_active(void)
 {
 	return atomic_load_explicit(&guard_records, memory_order_relaxed) != 0;
+}
+
+/* Returns whether bytes would be lost with the program's memory, if guard_forget() is not called: one relaxed load. */
+static inline bool guard_lends(void)
+{
+	return __builtin_expect(atomic_load_explicit(&guard_lent, memory_order_relaxed) != 0, 0);
 }
 
 /* Returns whether the kernel's own writes to guarded memory would fail with EFAULT (mprotect). */

@@ -17,7 +17,7 @@
 #define WIDE_REGIONS 1024 /* from here on, looking at all records is cheaper than at each region */
 
 struct guard_record *guard_all;
-_Atomic unsigned long guard_records;
+_Atomic unsigned long guard_records, guard_lent;
 
 static struct guard_cover *regions[REGION_HEADS];
 
@@ -100,10 +100,13 @@ static struct guard_cover *cover_new(struct guard_record *record, uintptr_t star
 	if (*head)
 		(*head)->link = &cover->next;
 	*head = cover;
-	if (record->covers)
+	if (record->covers) {
 		record->covers->record_link = &cover->record_next;
-	else
+	} else {
 		atomic_fetch_add(&guard_records, 1);
+		if (record_is_lent(record))
+			atomic_fetch_add(&guard_lent, 1);
+	}
 	record->covers = cover;
 	return cover;
 }
@@ -116,8 +119,11 @@ void cover_remove(struct guard_cover *cover)
 	*cover->record_link = cover->record_next;
 	if (cover->record_next)
 		cover->record_next->record_link = cover->record_link;
-	if (!cover->record->covers)
+	if (!cover->record->covers) {
 		atomic_fetch_sub(&guard_records, 1);
+		if (record_is_lent(cover->record))
+			atomic_fetch_sub(&guard_lent, 1);
+	}
 	slot_put(cover);
 }
 

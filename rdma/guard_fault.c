@@ -104,16 +104,27 @@ void guard_take(uintptr_t start, uintptr_t end)
 		take(cover->start > start ? cover->start : start, cover->end < end ? cover->end : end);
 }
 
+static uintptr_t page_of(const void *address)
+{
+	return (uintptr_t)address & ~(GUARD_PAGE - 1);
+}
+
+static uintptr_t page_behind(const void *start, size_t bytes)
+{
+	uintptr_t end = (uintptr_t)start + bytes;
+
+	if (end < (uintptr_t)start || end > UINTPTR_MAX - GUARD_PAGE)
+		return UINTPTR_MAX & ~(GUARD_PAGE - 1);
+	return (end + GUARD_PAGE - 1) & ~(GUARD_PAGE - 1);
+}
+
 void guard_settle(const void *start, size_t bytes)
 {
-	uintptr_t from = (uintptr_t)start & ~(GUARD_PAGE - 1);
-	uintptr_t to = (uintptr_t)start + bytes;
+	uintptr_t from = page_of(start), to = page_behind(start, bytes);
 	uint64_t mask;
 
 	if (!bytes || !guard_active())
 		return;
-	to = to < (uintptr_t)start || to > UINTPTR_MAX - GUARD_PAGE ? UINTPTR_MAX & ~(GUARD_PAGE - 1) :
-								      (to + GUARD_PAGE - 1) & ~(GUARD_PAGE - 1);
 	mask = guard_lock();
 	if (cover_find(from, to))
 		guard_count(STAT_PROCESS_SETTLES, 1);
@@ -135,6 +146,51 @@ void guard_settle_owner(void *owner)
 		if (record->owner == owner)
 			record_free(record);
 	}
+	guard_unlock(mask);
+}
+
+static void find_lent(struct guard_cover *cover, void *arg)
+{
+	struct guard_cover **found = arg;
+
+	if (record_is_lent(cover->record))
+		*found = cover;
+}
+
+/* Has the owner copy [start, end) of the cover, and ends it there. Other records may cover these pages yet. */
+static void take_lent(struct guard_cover *cover, uintptr_t start, uintptr_t end)
+{
+	struct guard_record *record = cover->record;
+	uintptr_t lost = end;
+
+	atomic_store(&record->taken, true);
+	record->ops->take_copy(record->owner, record, (const void *)start, end - start);
+	/* Out of memory for the books: what can't be booked is copied as well. */
+	if (cover_cut(cover, start, end, &lost))
+		record->ops->take_copy(record->owner, record, (const void *)end, lost - end);
+	guard_free_uncovered(start, lost);
+	guard_count(STAT_PROCESS_FAULT_COPIES, (lost - start) >> GUARD_PAGE_SHIFT);
+}
+
+void guard_forget(const void *start, size_t bytes)
+{
+	uintptr_t from = page_of(start), to = page_behind(start, bytes);
+	struct guard_cover *cover;
+	uint64_t mask;
+	bool any = false;
+
+	if (!bytes || !guard_lends())
+		return;
+	mask = guard_lock();
+	for (;; any = true) {
+		cover = NULL;
+		cover_each(from, to, find_lent, &cover);
+		if (!cover)
+			break;
+		take_lent(cover, cover->start > from ? cover->start : from, cover->end < to ? cover->end : to);
+	}
+	if (any)
+		guard_count(STAT_PROCESS_SETTLES, 1);
 	guard_unlock(mask);
 }
 

@@ -100,6 +100,12 @@ struct guard_record {
 	bool told;				/* ops->faulted() has been called for the current fault */
 };
 
+/* Whether the record's bytes are where the program has them, and nowhere else. */
+static inline bool record_is_lent(const struct guard_record *record)
+{
+	return record->ops && record->ops->take_copy;
+}
+
 extern struct guard_record *guard_all;		/* every record that was not released */
 
 struct guard_record *record_new(void);
