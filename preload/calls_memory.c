@@ -1,7 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* What ends a guard: memory that goes away, is replaced, or changes its nature. A relaxed load when nothing is guarded. */
+/*
+ * What ends a guard: memory that goes away, is replaced, or changes its nature. A relaxed load when nothing is guarded.
+ *
+ * free() and realloc() are among it for what libc's allocator does by calls of its own: it unmaps, moves and drops the memory
+ * of blocks. (libc's other functions that free or reallocate do it by these two.) An allocator that is preloaded before us, or
+ * linked to the program, is not seen here; its calls of munmap and madvise are.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/shm.h>
 #include <unistd.h>
@@ -15,6 +22,8 @@
 #ifndef MADV_GUARD_INSTALL
 #define MADV_GUARD_INSTALL 102
 #endif
+
+#define PAGE 4096
 
 static inline void going_away(const void *at, size_t bytes)
 {
@@ -127,4 +136,31 @@ ZC_EXPORT void *shmat(int id, const void *at, int flags)
 ZC_EXPORT int shmdt(const void *at)
 {
 	return real.shmdt(at); /* shared memory is never guarded */
+}
+
+/* What is smaller than a page has no whole one that could be guarded. */
+static __attribute__((noinline)) void block_goes(void *block)
+{
+	int saved = errno;
+	size_t bytes = block ? real_block_bytes(block) : 0;
+
+	if (bytes == SIZE_MAX)
+		guard_forget(NULL, SIZE_MAX);
+	else if (bytes >= PAGE)
+		guard_forget(block, bytes);
+	errno = saved;
+}
+
+ZC_EXPORT void free(void *block)
+{
+	if (guard_lends())
+		block_goes(block);
+	real.free(block);
+}
+
+ZC_EXPORT void *realloc(void *block, size_t bytes)
+{
+	if (guard_lends())
+		block_goes(block);
+	return real.realloc(block, bytes);
 }

@@ -9,6 +9,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <sys/mman.h>
 
 #include "common/sys.h"
@@ -93,6 +94,16 @@ static int resolve_first(void)
 		errno = ENOSYS;                                                                                        \
 		return (ret)-1;                                                                                        \
 	}
+#define ZC_POINTER(ret, name, params, args)                                                                            \
+	static ret first_##name params                                                                                 \
+	{                                                                                                              \
+		return resolve_first() ? real.name args : NULL;                                                        \
+	}                                                                                                              \
+	static ret absent_##name params                                                                                \
+	{                                                                                                              \
+		errno = ENOSYS;                                                                                        \
+		return NULL;                                                                                           \
+	}
 #define ZC_VOID(name, params, args)                                                                                    \
 	static void first_##name params                                                                                \
 	{                                                                                                              \
@@ -159,6 +170,8 @@ __asm__(".text\n.hidden bare_vfork\n.globl bare_vfork\n.type bare_vfork,%functio
 #endif
 __attribute__((visibility("hidden"))) void *real_vfork = (void *)bare_vfork;
 
+static size_t (*usable_size)(void *block);
+
 static void *find(const char *name, void *absent)
 {
 	void *found = dlsym(RTLD_NEXT, name);
@@ -166,10 +179,37 @@ static void *find(const char *name, void *absent)
 	return found ? found : absent;
 }
 
+static bool are_of_one_library(void *a, void *b)
+{
+	Dl_info of_a, of_b;
+
+	return dladdr(a, &of_a) && dladdr(b, &of_b) && of_a.dli_fbase == of_b.dli_fbase;
+}
+
+/* Before all others: what dlsym itself may call. A block that it frees earlier than this is lost. */
+static void find_heap(void)
+{
+	void *release = find("free", NULL), *size = find("malloc_usable_size", NULL);
+
+	if (release)
+		real.free = (__typeof__(real.free))release;
+	real.realloc = (__typeof__(real.realloc))find("realloc", (void *)absent_realloc);
+	/* An allocator in front of libc's that does not tell sizes: libc's would look for them where there are none. */
+	if (release && size && are_of_one_library(release, size))
+		usable_size = (__typeof__(usable_size))size;
+}
+
+size_t real_block_bytes(void *block)
+{
+	real_resolve();
+	return usable_size ? usable_size(block) : SIZE_MAX;
+}
+
 static void find_all(void)
 {
 	struct real found;
 
+	find_heap();
 #define FIND(name) found.name = (__typeof__(found.name))find(#name, (void *)absent_##name);
 #define ZC_CALL(ret, name, params, args) FIND(name)
 #define ZC_VOID(name, params, args) FIND(name)

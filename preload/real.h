@@ -43,4 +43,7 @@ extern struct real real;
 /* Resolves every pointer, once; cheap when done. Threads: any; a second one waits for the first. */
 void real_resolve(void);
 
+/* How many bytes of a block that real.free() takes are the program's; SIZE_MAX if its allocator does not tell. */
+size_t real_block_bytes(void *block);
+
 #endif

@@ -393,6 +393,29 @@ static void reallocate(struct target *target)
 	free(wall);
 }
 
+static void reallocate_array(struct target *target)
+{
+	unsigned char *grown = reallocarray(target->buffer, 16, target->bytes);
+
+	must(grown);
+	fill(grown, target->bytes, SEED_AFTER);
+}
+
+/* Its memory goes with it. */
+static void free_alone(struct target *target)
+{
+	free(target->buffer);
+}
+
+static void prepare_aligned(struct target *target)
+{
+	void *at;
+
+	mallopt(M_MMAP_THRESHOLD, 64 << 10);
+	must(!posix_memalign(&at, 64 << 10, target->bytes));
+	target->buffer = at;
+}
+
 static void free_and_malloc(struct target *target)
 {
 	unsigned char *again;
@@ -545,6 +568,9 @@ const struct way ways[] = {
 	{ "write-and-mremap", NULL, write_and_move, true, false },
 	{ "mprotect", NULL, protect_twice, true, false },
 	{ "realloc", prepare_large_block, reallocate, true, false },
+	{ "reallocarray", prepare_large_block, reallocate_array, true, false },
+	{ "free", prepare_large_block, free_alone, false, false },
+	{ "free-aligned", prepare_aligned, free_and_malloc, false, false },
 	{ "free-and-malloc", prepare_heap, free_and_malloc, true, false },
 	{ "free-and-malloc-mapped", prepare_large_block, free_and_malloc, false, false },
 	{ "brk", prepare_break, move_break, false, false },
