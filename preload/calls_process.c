@@ -16,6 +16,7 @@
 #include "common/log.h"
 #include "common/sys.h"
 #include "preload/engine.h"
+#include "preload/engine_source.h"
 #include "preload/exec.h"
 #include "preload/guest.h"
 #include "preload/real.h"
@@ -223,6 +224,7 @@ ZC_EXPORT FILE *popen(const char *command, const char *mode)
 /* The kernel will close what is open: doorbells that nobody takes would make that a reset. */
 static void let_go_of_all(void)
 {
+	sources_stop(true);
 	if (engine_possible() && !guest_sandboxed() && conn_process_is_ours())
 		conn_each(engine_goes);
 }

@@ -12,6 +12,7 @@
 #include "common/sys.h"
 #include "preload/choose.h"
 #include "preload/engine.h"
+#include "preload/engine_source.h"
 #include "preload/guest.h"
 #include "preload/pool.h"
 #include "preload/sg.h"
@@ -470,6 +471,7 @@ static void child_starts(struct conn *conn)
 	engine_forked(conn, 0, is_far);
 	atomic_store(&conn->lock.word, 0); /* its owner may be a thread that does not exist here */
 	atomic_store(&conn->engine_users, 0);
+	sources_after_fork(conn);
 	conn->inherited = true;
 	conn->handed = false;
 	sg_after_fork(conn);

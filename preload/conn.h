@@ -68,6 +68,7 @@ struct set {
 struct hold_slot;
 struct zerocopy_send;
 struct engine;
+struct source_books;
 
 /* State of `sg`; see sg.h. The counters are hints: relaxed, races lose a guess and nothing else. */
 struct sg {
@@ -124,6 +125,7 @@ struct conn {
 	_Atomic bool signals;	/* O_ASYNC: the kernel's readability is a signal */
 	struct engine *_Atomic engine;	/* NULL: none; see engine.h */
 	_Atomic uint32_t engine_users;
+	struct source_books *books; /* of what is under guard; NULL: nothing yet; see engine_source.h */
 	int engine_fd;		/* of a channel that is still to be handed over, or -1 */
 	struct holder holder;	/* this process among those of the engine; it does not count any more when it is about to end */
 	struct holder heir;	/* the child of the present fork */

@@ -11,6 +11,7 @@
 
 #include "common/log.h"
 #include "common/sys.h"
+#include "preload/engine_source.h"
 #include "preload/evict.h"
 #include "preload/guest.h"
 #include "preload/hot.h"
@@ -80,7 +81,7 @@ void engine_open(struct conn *conn, const struct sockaddr_storage *local, const 
 	struct engine *engine;
 
 	/* A connect that is under way has no peer yet: that is seen when it has to meet. */
-	if (conn->policy != PATH_BSDP || settings.transport == TRANSPORT_NONE ||
+	if (!engine_serves(conn->policy) || settings.transport == TRANSPORT_NONE ||
 	    guest_sandboxed() ||
 	    (peer->ss_family && !meet_is_local(&names)))
 		return;
@@ -130,6 +131,7 @@ static void finish(struct conn *conn, struct engine *engine)
 	struct channel mine = engine->channel; /* mapped in each process that holds it */
 	struct channel rest = engine->rest;
 
+	sources_end(conn);
 	atomic_store(&conn->engine, NULL);
 	drop_own(&conn->engine_fd);
 	channel_close(&mine);
@@ -216,6 +218,7 @@ void engine_goes(struct conn *conn)
 
 	if (!engine)
 		return;
+	sources_keep(conn, engine);
 	if (conn->holder.counts && lock_take(&engine->in, &hold)) {
 		holders_alive(&engine->holders, &conn->holder);
 		let_go(conn, engine, fd);
@@ -281,9 +284,13 @@ static void meet(struct conn *conn, struct engine *engine)
 		atomic_store(&engine->channel.in.shared->reader, 1);
 }
 
-static void met(struct conn *conn, struct engine *engine)
+static void met(struct conn *conn, struct engine *engine, int fd)
 {
+	uint8_t identity[TRANSPORT_IDENTITY_BYTES];
+
 	end_meeting(engine);
+	meet_identity(&engine->names, engine->role == ROLE_CLIENT ? CHANNEL_CONNECTING : CHANNEL_ACCEPTING, fd, identity);
+	channel_open_sources(&engine->channel, &transport_cma, identity);
 	atomic_store(&engine->state, ENGINE_MET);
 	stats_conn(conn->slot, STAT_CONN_MEETINGS, 1);
 	log_trace("met its peer on this host");
@@ -382,7 +389,7 @@ static void try_to_meet(struct conn *conn, struct engine *engine, int fd)
 	}
 	rc = client ? pick_up(conn, engine) : reach_out(conn, engine);
 	if (!rc)
-		met(conn, engine);
+		met(conn, engine, fd);
 	else if (rc != -EAGAIN && (client || rc != -ECONNREFUSED)) {
 		log_info("fd %d: no meeting with the peer on this host: error %d", fd, -rc);
 		give_up(conn, engine, REASON_MEETING_FAILED);

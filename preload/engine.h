@@ -76,6 +76,12 @@ static inline bool engine_possible(void)
 	return __builtin_expect(atomic_load_explicit(&engine_ever, memory_order_relaxed), 0);
 }
 
+/* Whether a policy is one of the engine's. */
+static inline bool engine_serves(enum zc_path policy)
+{
+	return policy == PATH_BSDP || policy == PATH_ZSDP || policy == PATH_AZSDP;
+}
+
 /* Gives a new connection an engine if its policy and its addresses allow one. Under the connection's lock. */
 void engine_open(struct conn *conn, const struct sockaddr_storage *local, const struct sockaddr_storage *peer);
 

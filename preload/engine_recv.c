@@ -13,6 +13,7 @@
 #include "common/clock.h"
 #include "common/sys.h"
 #include "preload/engine_in.h"
+#include "preload/engine_source.h"
 #include "preload/real.h"
 #include "preload/send.h"
 #include "preload/signals.h"
@@ -118,23 +119,27 @@ static int take(struct receive *receive, const struct iovec *iov, int count, siz
 	struct engine *engine = receive->engine;
 	struct lane *in = &engine->channel.in;
 	struct lock_hold hold;
+	uint64_t fetched;
 	int rc;
 
 	*bytes = 0;
 	if (!lock_take(&engine->in, &hold))
 		return -EDEADLK;
 	atomic_store_explicit(&in->shared->reader, 1, memory_order_relaxed);
+	sources_step_in(engine, receive->left);
+	fetched = engine->channel.sources_in.fetched;
 	rc = lane_get(in, iov, count, receive->flags & MSG_PEEK, bytes);
 	if (rc >= 0)
 		engine_strip(receive->conn, engine, receive->fd);
 	if (rc == LANE_DATA) {
 		stats_conn(receive->conn->slot, STAT_CONN_RING_RECV_BYTES, *bytes);
+		stats_conn(receive->conn->slot, STAT_CONN_GET_BYTES, engine->channel.sources_in.fetched - fetched);
 		rc = TOOK_BYTES;
 	} else if (rc == LANE_RAW) {
 		rc = take_raw(receive, iov, count, bytes);
 	} else if (rc == LANE_EMPTY) {
 		rc = TOOK_NOTHING;
-	} else {
+	} else if (rc != -EFAULT) {
 		rc = -ECONNRESET;
 	}
 	lock_give(&engine->in, &hold);
@@ -328,7 +333,9 @@ static ssize_t wait_for_more(struct receive *receive)
 		return ++receive->nothing < NOTHING_MAX ? 1 : -ECONNRESET;
 	if (rc == -EAGAIN || rc == -EINTR)
 		return rc;
-	/* Whatever was put in the ring before the end, or the error, comes before it. */
+	/* Whatever was put in the ring before the end, or the error, comes before it; or can't come any more. */
+	if (lane_is_stuck(&engine->channel.in))
+		return -ECONNRESET;
 	if (lane_is_empty(&engine->channel.in))
 		return rc;
 	engine->ended = !rc;

@@ -13,6 +13,7 @@
 
 #include "common/sys.h"
 #include "preload/engine_in.h"
+#include "preload/engine_source.h"
 #include "preload/evict.h"
 #include "preload/real.h"
 #include "preload/send.h"
@@ -193,9 +194,9 @@ static bool makes_room(const struct lane_shared *out, uint64_t since_moved)
  * A consumer that is busy taking bytes makes room faster than TCP would take them: as long as it does, a little patience, also
  * with one that moves and moves and never gets far. Puts more. Under the lock. Returns bytes or -EPROTO.
  */
-static ssize_t put_patiently(struct lane *out, const struct iovec *iov, int count, size_t bytes)
+static ssize_t put_patiently(struct lane *out, const struct iovec *iov, int count, size_t bytes, size_t skip)
 {
-	ssize_t done = lane_put(out, iov, count, 0), more = 0;
+	ssize_t more = lane_put(out, iov, count, skip), done = more < 0 ? more : (ssize_t)skip + more;
 	uint64_t at = 0, moved = 0, until = 0;
 
 	while (done >= 0 && (size_t)done < bytes) {
@@ -234,6 +235,7 @@ static ssize_t look_at_presence(struct conn *conn, struct engine *engine, int fd
 
 	if (__builtin_expect(presence == LANE_STAYS, 1))
 		return done;
+	source_keep_all(out); /* nobody fetches what is behind the end */
 	until = clock_now() + LEAVING_WAIT_NS;
 	while (presence == LANE_LEAVES && clock_now() < until && sys_call(SYS_poll, (long)&look, 1, 0, 0, 0, 0) <= 0) {
 		sys_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
@@ -249,7 +251,8 @@ static ssize_t look_at_presence(struct conn *conn, struct engine *engine, int fd
 }
 
 /* Puts what fits. Returns bytes, or ENGINE_BY_KERNEL if the lane is on TCP. Under the lock. */
-static ssize_t put(struct conn *conn, struct engine *engine, int fd, const struct iovec *iov, int count, size_t bytes)
+static ssize_t put(struct conn *conn, struct engine *engine, int fd, const struct iovec *iov, int count, size_t bytes,
+		   struct announced *announced)
 {
 	ssize_t done;
 	int rc;
@@ -260,7 +263,9 @@ static ssize_t put(struct conn *conn, struct engine *engine, int fd, const struc
 		engine_switch_back(conn, engine, fd);
 		return ENGINE_BY_KERNEL;
 	}
-	done = put_patiently(&engine->channel.out, iov, count, bytes);
+	done = sources_put(conn, engine, iov, count, bytes, announced);
+	if (done >= 0 && (size_t)done < bytes)
+		done = put_patiently(&engine->channel.out, iov, count, bytes, (size_t)done);
 	if (done >= 0)
 		done = look_at_presence(conn, engine, fd, done);
 	if (done < 0)
@@ -293,10 +298,25 @@ static ssize_t send_rest(struct conn *conn, int fd, const struct iovec *iov, int
 	return (ssize_t)done + raw.done;
 }
 
+/* One send, by the path that most of it took. */
+static void count_sent(struct conn *conn, const struct announced *announced, size_t done)
+{
+	_Atomic uint64_t *ring = stats->slot[conn->slot].path[PATH_BSDP];
+	size_t bytes = announced->bytes < done ? announced->bytes : done;
+
+	if (!announced->count) {
+		stats_sent(conn->slot, PATH_BSDP, done, 0);
+		return;
+	}
+	stats_sent(conn->slot, announced->path, bytes, 0);
+	stats_add(&ring[STAT_PATH_BYTES], done - bytes);
+}
+
 ssize_t engine_send(struct conn *conn, int fd, const struct iovec *iov, int count, int flags)
 {
 	struct engine *engine = engine_enter(conn, fd);
 	ssize_t done = ENGINE_BY_KERNEL;
+	struct announced announced = { .count = 0, .path = PATH_BSDP };
 	struct lock_hold hold;
 	size_t bytes = 0;
 
@@ -307,14 +327,16 @@ ssize_t engine_send(struct conn *conn, int fd, const struct iovec *iov, int coun
 	if (engine_met(engine) && send_add_up(iov, count, &bytes)) {
 		pthread_testcancel();
 		if (lock_take(&engine->out, &hold)) {
-			done = put(conn, engine, fd, iov, count, bytes);
+			done = put(conn, engine, fd, iov, count, bytes, &announced);
 			lock_give(&engine->out, &hold);
 		}
 	}
+	if (announced.count && announced.path == PATH_ZSDP)
+		sources_wait(conn, engine, &announced);
 	engine_leave(conn);
 	if (done < 0)
 		return done;
-	stats_sent(conn->slot, PATH_BSDP, (uint64_t)done, 0);
+	count_sent(conn, &announced, (size_t)done);
 	return (size_t)done < bytes ? send_rest(conn, fd, iov, count, (size_t)done, flags) : done;
 }
 

@@ -9,6 +9,7 @@
 
 #include "common/log.h"
 #include "common/sys.h"
+#include "preload/engine_source.h"
 #include "preload/evict.h"
 #include "preload/guest.h"
 
@@ -248,6 +249,8 @@ static void hand_over(struct exec *exec, struct conn *conn, const struct names *
 
 	if (!engine)
 		return;
+	if (!exec->spawns && is_ours())
+		sources_keep(conn, engine);
 	if (target(exec) != TARGET_NONE && lock_take(&engine->in, &hold)) {
 		engine_stays_apart(conn, engine);
 		if (engine_met(engine))
@@ -269,6 +272,8 @@ static void look_at_all(struct exec *exec)
 	struct conn *conn;
 	bool scanned = false;
 
+	if (!exec->spawns && is_ours())
+		sources_stop(true);
 	for (uint32_t at = 0; (conn = conn_next(&at));) {
 		if (!engine_is_there(conn))
 			continue;
@@ -358,8 +363,10 @@ void exec_failed(struct exec *exec)
 	int saved = errno;
 
 	end(exec, false);
-	if (engine_possible() && is_ours())
+	if (engine_possible() && is_ours()) {
+		sources_stop(false);
 		conn_each(engine_stays);
+	}
 	errno = saved;
 }
 

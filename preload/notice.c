@@ -183,3 +183,9 @@ void zerocopy_after_fork(struct conn *conn)
 	for (uint32_t id = zc->oldest; id != zc->next; id++)
 		zc->ring[id % ZEROCOPY_RING].record = NULL;
 }
+
+enum stat_reason notice_protect_reason(int error)
+{
+	return error == -EINVAL ? REASON_NOT_PRIVATE : error == -ENOTSUP ? REASON_NO_GUARD :
+	       error == -ENOMEM ? REASON_NO_MEMORY : REASON_GUARD_FAILED;
+}

@@ -31,6 +31,9 @@ void notice_complete(struct conn *conn, const struct notice *notice);
 /* Pauses the path for a number of sends that doubles with each pause. */
 void notice_pause(struct conn *conn, enum stat_reason why);
 
+/* Returns what to count for what guard_protect() has said. */
+enum stat_reason notice_protect_reason(int error);
+
 /* Returns whether too many buffers were rewritten while under guard, and starts a new count. */
 bool notice_faulting(struct conn *conn);
 

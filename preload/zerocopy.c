@@ -185,12 +185,6 @@ static long push_copy(struct conn *conn, int fd, struct cursor *at, int flags)
 	return taken;
 }
 
-static enum stat_reason protect_reason(int rc)
-{
-	return rc == -EINVAL ? REASON_NOT_PRIVATE : rc == -ENOTSUP ? REASON_NO_GUARD :
-	       rc == -ENOMEM ? REASON_NO_MEMORY : REASON_GUARD_FAILED;
-}
-
 /* Sends the chunk at the cursor as a copy, since zerocopy can't have it. */
 static long push_chunk_copied(struct conn *conn, int fd, struct iovec *chunk, int flags)
 {
@@ -235,7 +229,7 @@ static long push_pages(struct conn *conn, int fd, const struct cursor *at, int f
 	}
 	rc = guard_protect(chunk.iov_base, chunk.iov_len, &owner_ops, conn, &record);
 	if (rc < 0) {
-		stats_reason(conn->slot, protect_reason(rc));
+		stats_reason(conn->slot, notice_protect_reason(rc));
 		if (rc == -ENOTSUP)
 			refuse(conn, REASON_NO_GUARD);
 		return push_chunk_copied(conn, fd, &chunk, more);

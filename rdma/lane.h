@@ -138,7 +138,7 @@ static inline enum lane_presence lane_presence(const struct lane *lane)
 
 /*
  * The consumer has left: moves the lane to TCP. Returns how many of the `put` bytes that were put since the last look it has,
- * or -EPROTO. Sources are not among them.
+ * or -EPROTO. 
  */
 ssize_t lane_left(struct lane *lane, size_t put);
 

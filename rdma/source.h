@@ -114,6 +114,7 @@ struct source_in {
 	bool asked;
 	uint32_t seen; /* the last answer that was looked at */
 	int result;    /* 1: proved; -errno: why not */
+	uint64_t fetched; /* bytes, by GET or from where the sender has kept them */
 };
 
 /* Opens the sides of a lane. `identity` is the connection's, by meet_identity(). */

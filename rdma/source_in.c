@@ -217,6 +217,7 @@ int source_take(struct lane *lane, uint32_t number, const struct iovec *iov, int
 			   !atomic_compare_exchange_strong(word, &expected, look.word + ((uint64_t)bytes << 3)))
 			continue;
 		*got = (size_t)bytes;
+		lane->in->fetched += peek ? 0 : *got;
 		return *got == left ? LANE_DATA : LANE_EMPTY;
 	}
 	return -EPROTO;

@@ -4,115 +4,11 @@
  * process, met by the real rendezvous, and one end's share of the lanes left as such a peer leaves it.
  */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <netinet/in.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include <cmocka.h>
-
-#include "preload/engine_in.h"
-#include "preload/real.h"
-#include "preload/send.h"
+#include "met_testing.h"
 
 #define LARGE (1 << 20)
-
-static int ends[2]; /* the connecting end, the accepting end */
-static struct conn *conns[2];
-
-static ssize_t send_bytes(int end, const void *data, size_t bytes)
-{
-	struct iovec iov = { (void *)data, bytes };
-
-	return send_by_path(conns[end], ends[end], &iov, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-}
-
-static ssize_t send_whole(int end, const char *text)
-{
-	ssize_t rc = send_bytes(end, text, strlen(text));
-	__attribute__((cleanup(engine_raw_ends))) struct engine_raw raw = { .conn = NULL };
-
-	if (rc != SEND_BY_KERNEL)
-		return rc;
-	raw = engine_raw_begins(conns[end], ends[end]);
-	raw.done = send(ends[end], text, strlen(text), MSG_NOSIGNAL);
-	return raw.done < 0 ? -errno : raw.done;
-}
-
-static ssize_t receive_some(int end, char *out, size_t bytes, int flags)
-{
-	__attribute__((cleanup(engine_raw_recv_ends))) struct engine_raw raw =
-		engine_raw_recv_begins(conns[end], ends[end]);
-	struct iovec iov = { out, bytes };
-	ssize_t rc = raw.conn ? ENGINE_BY_KERNEL : engine_recv(conns[end], ends[end], &iov, 1, flags);
-
-	if (rc != ENGINE_BY_KERNEL)
-		return rc;
-	raw.done = recv(ends[end], out, bytes, flags);
-	return raw.done < 0 ? -errno : raw.done;
-}
-
-static struct lane *lane_from(int end)
-{
-	return &atomic_load(&conns[end]->engine)->channel.out;
-}
-
-/* There and back, until both know each other and both lanes are on their rings. */
-static int meet_ends(void)
-{
-	char byte;
-
-	for (int i = 0; i < 200; i++) {
-		for (int end = 0; end < 2; end++) {
-			if (send_whole(end, "x") != 1 || receive_some(1 - end, &byte, 1, 0) != 1)
-				return -1;
-		}
-		if (engine_has_met(conns[0]) && engine_has_met(conns[1]) &&
-		    atomic_load(&lane_from(0)->shared->on_ring) && atomic_load(&lane_from(1)->shared->on_ring))
-			return 0;
-	}
-	return -1;
-}
-
-static int connect_ends(void **state)
-{
-	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	socklen_t bytes = sizeof(address);
-	int listener = socket(AF_INET, SOCK_STREAM, 0);
-
-	if ((!stats && stats_start()) || (!table && table_start()) ||
-	    bind(listener, (struct sockaddr *)&address, sizeof(address)) || listen(listener, 1) ||
-	    getsockname(listener, (struct sockaddr *)&address, &bytes))
-		return -1;
-	ends[0] = socket(AF_INET, SOCK_STREAM, 0);
-	if (connect(ends[0], (struct sockaddr *)&address, sizeof(address)))
-		return -1;
-	ends[1] = accept(listener, NULL, NULL);
-	close(listener);
-	conn_open(ends[0], ROLE_CLIENT, false);
-	conn_open(ends[1], ROLE_SERVER, false);
-	for (int end = 0; end < 2; end++) {
-		conns[end] = table_conn(ends[end]);
-		if (!conns[end])
-			return -1;
-	}
-	return meet_ends();
-}
-
-static int close_ends(void **state)
-{
-	for (int end = 0; end < 2; end++) {
-		conn_close(ends[end]);
-		close(ends[end]);
-	}
-	return 0;
-}
 
 /* As a kill does: the kernel ends the stream, and nobody tidies up. */
 static void die(int end)

@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "preload/engine_source.h"
+
+#include <errno.h>
+#include <pthread.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/sys.h"
+#include "preload/engine_in.h"
+#include "preload/guest.h"
+#include "preload/notice.h"
+#include "rdma/guard.h"
+
+#define PAGE 4096ul
+#define CHUNK (1024 * 1024ul)	  /* announced at one time, so that the peer fetches one while the next is guarded */
+#define WAIT_NS 50000		  /* zsdp: for a peer that has to wake */
+#define TCP_BYTES_NS 4		  /* bytes that TCP itself would take in a nanosecond, at best */
+#define WINDOW 64		  /* guarded sends, of which at most a quarter may fault */
+#define PAUSE_FIRST 64		  /* sends without guards after that; twice as many each time */
+#define PAUSE_MAX 65536
+#define ASKS_FROM 16384		  /* bytes that a receive has to want for the peer to be asked for sources */
+
+#define CLAIMED UINT64_MAX
+
+struct guarded {
+	_Atomic uint64_t number;	/* of the source; 0: free; CLAIMED by whoever found it over */
+	struct guard_record *_Atomic record;
+	_Atomic int thread;		/* that announced it: its stack goes with it */
+};
+
+/* Of a connection in this process. Under the lock `out`, but for the atomics. */
+struct source_books {
+	struct lane *lane;
+	struct guarded guarded[SOURCE_SLOTS];
+	_Atomic uint32_t strays;	/* records that were taken before they were in these books */
+	_Atomic uint32_t faults;	/* in the present window */
+	uint32_t sends;
+	uint32_t pause, pause_next;
+};
+
+static _Atomic bool stopped;
+
+void sources_stop(bool stop)
+{
+	atomic_store(&stopped, stop);
+}
+
+static struct lane *lane_of(struct engine *engine)
+{
+	return &engine->channel.out;
+}
+
+/* The guard's owner: the books ---------------------------------------------------------------------------------------- */
+
+/* Releases what the peer is done with. Any thread; never waits for a lock of ours. Numbers never come again. */
+static void harvest(struct source_books *books)
+{
+	for (unsigned int i = 0; i < SOURCE_SLOTS; i++) {
+		struct guarded *guarded = &books->guarded[i];
+		uint64_t number = atomic_load(&guarded->number);
+		struct guard_record *record;
+
+		if (!number || number == CLAIMED || source_taken(books->lane, number) != SIZE_MAX ||
+		    !atomic_compare_exchange_strong(&guarded->number, &number, CLAIMED))
+			continue;
+		record = atomic_exchange(&guarded->record, NULL);
+		atomic_store(&guarded->number, 0);
+		guard_release(record);
+	}
+}
+
+static void owner_poll(void *owner)
+{
+	harvest(owner);
+}
+
+/* All of the source at once: its slot tells of one place alone. */
+static void owner_take_copy(void *owner, struct guard_record *record, const void *page, size_t bytes)
+{
+	struct source_books *books = owner;
+
+	/* It may not be in the books yet: then whoever announces it sees this. */
+	atomic_fetch_add(&books->strays, 1);
+	for (unsigned int i = 0; i < SOURCE_SLOTS; i++) {
+		if (atomic_load(&books->guarded[i].record) == record)
+			source_keep(books->lane, atomic_load(&books->guarded[i].number));
+	}
+}
+
+static void owner_faulted(void *owner, struct guard_record *record)
+{
+	struct source_books *books = owner;
+
+	atomic_fetch_add_explicit(&books->faults, 1, memory_order_relaxed);
+}
+
+static const struct guard_owner_ops owner_ops = { owner_poll, owner_take_copy, owner_faulted };
+
+/* Threads' stacks ----------------------------------------------------------------------------------------------------- */
+
+static pthread_key_t thread_key;
+static bool thread_key_made;
+
+static void keep_of_thread(struct conn *conn)
+{
+	struct engine *engine = engine_enter(conn, conn_fd(conn));
+	int self = lock_self();
+
+	if (!engine)
+		return;
+	for (unsigned int i = 0; conn->books && i < SOURCE_SLOTS; i++) {
+		if (atomic_load(&conn->books->guarded[i].thread) == self && atomic_load(&conn->books->guarded[i].number))
+			source_keep(conn->books->lane, atomic_load(&conn->books->guarded[i].number));
+	}
+	engine_leave(conn);
+}
+
+/* The C library drops the pages of a stack behind everybody's back. */
+static void thread_ends(void *unused)
+{
+	if (guard_active())
+		conn_each(keep_of_thread);
+}
+
+__attribute__((constructor)) static void make_thread_key(void)
+{
+	thread_key_made = !pthread_key_create(&thread_key, thread_ends);
+}
+
+/* Sending ------------------------------------------------------------------------------------------------------------- */
+
+static struct source_books *books_of(struct conn *conn, struct lane *lane)
+{
+	if (!conn->books) {
+		conn->books = sys_map(sizeof(*conn->books), MAP_PRIVATE);
+		if (conn->books)
+			conn->books->lane = lane;
+	}
+	return conn->books;
+}
+
+/* Whether guards pay here: a program that rewrites its buffers at once does better with copies. */
+static bool guards_pay(struct conn *conn, struct source_books *books)
+{
+	uint32_t faults;
+
+	if (settings.zerocopy_keep)
+		return true;
+	if (books->pause) {
+		books->pause--;
+		stats_reason(conn->slot, REASON_FAULTED);
+		return false;
+	}
+	if (++books->sends < WINDOW)
+		return true;
+	faults = atomic_exchange(&books->faults, 0);
+	books->sends = 0;
+	if (faults < WINDOW / 4) {
+		books->pause_next = PAUSE_FIRST;
+		return true;
+	}
+	books->pause = books->pause_next ? books->pause_next : PAUSE_FIRST;
+	books->pause_next = books->pause < PAUSE_MAX ? 2 * books->pause : PAUSE_MAX;
+	stats_reason(conn->slot, REASON_FAULTED);
+	return false;
+}
+
+/* Where a send is. */
+struct cursor {
+	const struct iovec *iov;
+	int count;
+	size_t skip;	/* of *iov */
+	size_t done;
+};
+
+static void advance(struct cursor *at, size_t bytes)
+{
+	at->done += bytes;
+	at->skip += bytes;
+	while (at->count && at->skip >= at->iov->iov_len) {
+		at->skip -= at->iov->iov_len;
+		at->iov++;
+		at->count--;
+	}
+}
+
+/* Puts up to `bytes` at the cursor into the ring. Returns bytes or -EPROTO. */
+static ssize_t put_data(struct lane *lane, struct cursor *at, size_t bytes)
+{
+	struct iovec part = { (char *)at->iov->iov_base + at->skip, bytes };
+	ssize_t put = bytes ? lane_put(lane, &part, 1, 0) : 0;
+
+	if (put > 0)
+		advance(at, (size_t)put);
+	return put;
+}
+
+static struct guarded *free_place(struct source_books *books)
+{
+	for (unsigned int i = 0; i < SOURCE_SLOTS; i++) {
+		if (!atomic_load(&books->guarded[i].number))
+			return &books->guarded[i];
+	}
+	return NULL;
+}
+
+/* Guards whole pages and announces them. Returns 0 with the source's number, or -errno: these go by the ring. */
+static int announce_guarded(struct conn *conn, struct lane *lane, char *start, size_t bytes, uint64_t *number)
+{
+	struct guarded *guarded = free_place(conn->books);
+	uint32_t strays = atomic_load(&conn->books->strays);
+	struct guard_record *record;
+	int rc;
+
+	if (!guarded)
+		return -ENOBUFS;
+	rc = guard_protect(start, bytes, &owner_ops, conn->books, &record);
+	if (rc < 0) {
+		stats_reason(conn->slot, notice_protect_reason(rc));
+		return rc;
+	}
+	rc = source_announce(lane, start, bytes, number);
+	if (rc < 0) {
+		guard_release(record);
+		return rc;
+	}
+	atomic_store(&guarded->thread, lock_self());
+	atomic_store(&guarded->record, record);
+	atomic_store(&guarded->number, *number);
+	/* A write since then was let through: these bytes, and no later ones. */
+	if (atomic_load(&conn->books->strays) != strays)
+		source_keep(lane, *number);
+	return 0;
+}
+
+/*
+ * Waits for room for a source, as long as the peer is awake and no longer than TCP would take for these bytes. Returns whether
+ * there is.
+ */
+static bool has_room(struct lane *lane, size_t bytes, uint64_t until)
+{
+	while (source_room(lane) < bytes) {
+		if (atomic_load_explicit(&lane->shared->armed, memory_order_relaxed) || clock_now() > until)
+			return false;
+		for (int i = 0; i < 16; i++)
+			cpu_relax();
+	}
+	return true;
+}
+
+/* Announces from the cursor on. Returns whether it did. */
+static bool announce(struct conn *conn, struct lane *lane, struct cursor *at, struct announced *out)
+{
+	char *start = (char *)at->iov->iov_base + at->skip;
+	size_t left = at->iov->iov_len - at->skip;
+	size_t bytes = left < CHUNK ? left : CHUNK;
+	int rc;
+
+	if (out->count == SOURCE_SLOTS || !has_room(lane, bytes, out->until)) {
+		stats_reason(conn->slot, REASON_SOURCES_FULL);
+		return false;
+	}
+	if (out->path == PATH_AZSDP) {
+		bytes &= ~(PAGE - 1);
+		rc = announce_guarded(conn, lane, start, bytes, &out->number[out->count]);
+	} else {
+		rc = source_announce(lane, start, bytes, &out->number[out->count]);
+	}
+	if (rc < 0)
+		return false;
+	out->count++;
+	out->bytes += bytes;
+	advance(at, bytes);
+	return true;
+}
+
+/*
+ * The next piece: what comes before whole pages, an entry that is too small for a source, a source, or the rest behind it.
+ * Returns bytes, 0 if there was no room, or -EPROTO.
+ */
+static ssize_t put_piece(struct conn *conn, struct lane *lane, struct cursor *at, struct announced *out, bool *refused)
+{
+	size_t left = at->iov->iov_len - at->skip, before = at->done;
+	size_t head = out->path == PATH_AZSDP ? -((uintptr_t)at->iov->iov_base + at->skip) & (PAGE - 1) : 0;
+
+	if (*refused || left < head + settings.source_min)
+		return put_data(lane, at, left);
+	if (head)
+		return put_data(lane, at, head);
+	if (!announce(conn, lane, at, out))
+		*refused = true;
+	return *refused ? put_data(lane, at, left) : (ssize_t)(at->done - before);
+}
+
+/* Which path a send of sources takes; PATH_BSDP for none, with the reason counted. */
+static enum zc_path choose(struct conn *conn, struct engine *engine)
+{
+	struct lane *lane = lane_of(engine);
+	enum zc_path path = conn->policy;
+	int rc;
+
+	if (path != PATH_ZSDP && path != PATH_AZSDP)
+		return PATH_BSDP;
+	if (guest_sandboxed() || atomic_load_explicit(&stopped, memory_order_relaxed))
+		return PATH_BSDP;
+	rc = source_step_out(lane, NULL);
+	if (rc < 0) {
+		stats_reason(conn->slot, source_reason(rc));
+		return PATH_BSDP;
+	}
+	if (!books_of(conn, lane)) {
+		stats_reason(conn->slot, REASON_NO_MEMORY);
+		return PATH_BSDP;
+	}
+	if (path == PATH_AZSDP && thread_key_made && !pthread_getspecific(thread_key))
+		pthread_setspecific(thread_key, &thread_key);
+	return path == PATH_ZSDP || guards_pay(conn, conn->books) ? path : PATH_BSDP;
+}
+
+static bool has_large(const struct iovec *iov, int count)
+{
+	for (int i = 0; i < count; i++) {
+		if (iov[i].iov_len >= settings.source_min)
+			return true;
+	}
+	return false;
+}
+
+ssize_t sources_put(struct conn *conn, struct engine *engine, const struct iovec *iov, int count, size_t bytes,
+		    struct announced *out)
+{
+	struct lane *lane = lane_of(engine);
+	struct cursor at = { iov, count, 0, 0 };
+	bool refused = false;
+
+	out->count = 0;
+	out->bytes = 0;
+	if (conn->books)
+		harvest(conn->books);
+	if (bytes < settings.source_min || !has_large(iov, count))
+		return 0;
+	out->path = choose(conn, engine);
+	out->until = clock_now() + WAIT_NS + bytes / TCP_BYTES_NS;
+	if (out->path == PATH_BSDP)
+		return 0;
+	advance(&at, 0);
+	while (at.count) {
+		size_t left = at.iov->iov_len - at.skip;
+		ssize_t put = put_piece(conn, lane, &at, out, &refused);
+
+		if (put < 0)
+			return put;
+		if (!put || (refused && (size_t)put < left))
+			break;
+	}
+	return (ssize_t)at.done;
+}
+
+void sources_wait(struct conn *conn, struct engine *engine, const struct announced *announced)
+{
+	struct lane *lane = lane_of(engine);
+
+	for (unsigned int i = 0; i < announced->count; i++) {
+		while (source_taken(lane, announced->number[i]) != SIZE_MAX && clock_now() < announced->until) {
+			for (int spins = 0; spins < 16; spins++)
+				cpu_relax();
+		}
+		source_keep(lane, announced->number[i]);
+	}
+}
+
+/* Ends ---------------------------------------------------------------------------------------------------------------- */
+
+void sources_keep(struct conn *conn, struct engine *engine)
+{
+	struct lock_hold hold;
+
+	if (!engine_met(engine) || !lane_of(engine)->out || !lock_take(&engine->out, &hold))
+		return;
+	source_keep_all(lane_of(engine));
+	lock_give(&engine->out, &hold);
+}
+
+void sources_end(struct conn *conn)
+{
+	if (!conn->books)
+		return;
+	/* Copies, and waits for whoever is in these books because of a fault. */
+	guard_settle_owner(conn->books);
+	sys_call(SYS_munmap, (long)conn->books, sizeof(*conn->books), 0, 0, 0, 0);
+	conn->books = NULL;
+}
+
+void sources_after_fork(struct conn *conn)
+{
+	if (conn->books)
+		sys_call(SYS_munmap, (long)conn->books, sizeof(*conn->books), 0, 0, 0, 0);
+	conn->books = NULL;
+}
+
+/* Receiving ----------------------------------------------------------------------------------------------------------- */
+
+void sources_step_in(struct engine *engine, size_t bytes)
+{
+	struct source_in *in = engine->channel.in.in;
+
+	if (!in || in->result || (!in->asked && bytes < ASKS_FROM))
+		return;
+	if (guest_sandboxed())
+		source_refuse(&engine->channel.in, -EPERM);
+	else
+		source_step_in(&engine->channel.in);
+}
