@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 
 #include "common/sys.h"
 #include "rdma/source_internal.h"
@@ -70,8 +71,11 @@ static bool rescue(struct lane *lane)
 	for (uint64_t number = out->first; number < out->next; number++) {
 		uint64_t word = atomic_load(&lane->sources->slot[number % SOURCE_SLOTS].word);
 
-		if (SOURCE_STATE(word) == SOURCE_REFUSED || SOURCE_STATE(word) == SOURCE_ANNOUNCED)
-			stuck |= !source_keep(lane, number) && SOURCE_STATE(word) == SOURCE_REFUSED;
+		if (SOURCE_STATE(word) == SOURCE_REFUSED || SOURCE_STATE(word) == SOURCE_ANNOUNCED) {
+			int kept = source_keep(lane, number);
+
+			stuck |= (!kept || kept == -ENXIO) && SOURCE_STATE(word) == SOURCE_REFUSED;
+		}
 	}
 	return stuck;
 }
@@ -191,39 +195,59 @@ size_t source_taken(struct lane *lane, uint64_t number)
 
 /* Taking back ------------------------------------------------------------------------------------------------------- */
 
-static void copy_home(struct lane *lane, const struct source_entry *entry, uint32_t from)
+/*
+ * Copies the entry's bytes from `from` on to where they are at home. The kernel copies, for the memory may be gone: a program
+ * can unmap it where nobody sees it. Returns up to where the bytes were there.
+ */
+static uint32_t copy_home(struct lane *lane, const struct source_entry *entry, uint32_t from)
 {
-	uint64_t at = (entry->home + from) & (lane->area_bytes - 1);
-	size_t bytes = entry->bytes - from;
-	size_t before_end = lane->area_bytes - at;
-	size_t part = bytes < before_end ? bytes : before_end;
+	long self = sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
 
-	memcpy(lane->area + at, entry->address + from, part);
-	memcpy(lane->area, entry->address + from + part, bytes - part);
+	while (from < entry->bytes) {
+		uint64_t at = (entry->home + from) & (lane->area_bytes - 1);
+		size_t bytes = entry->bytes - from, before_end = lane->area_bytes - at;
+		struct iovec source = { (void *)(uintptr_t)(entry->address + from), bytes };
+		struct iovec home[] = { { lane->area + at, bytes < before_end ? bytes : before_end },
+					{ lane->area, bytes < before_end ? 0 : bytes - before_end } };
+		long got = sys_call(SYS_process_vm_readv, self, (long)home, 2, (long)&source, 1, 0);
+
+		if (got == -EPERM || got == -ENOSYS) { /* not built in, or a sandbox: then a plain copy has to do */
+			memcpy(home[0].iov_base, source.iov_base, home[0].iov_len);
+			memcpy(home[1].iov_base, (char *)source.iov_base + home[0].iov_len, home[1].iov_len);
+			return entry->bytes;
+		}
+		if (got <= 0)
+			break;
+		from += (uint32_t)got;
+	}
+	return from;
 }
 
-/* Copies, then changes the word. Returns 0 or -EPROTO. */
+/* Copies, then changes the word. Returns 0, -ENXIO or -EPROTO. */
 static int copy_and_tell(struct lane *lane, const struct source_entry *entry, uint64_t number)
 {
-	_Atomic uint64_t *at = &lane->sources->slot[number % SOURCE_SLOTS].word;
-	uint64_t word = atomic_load(at);
-	bool copied = false;
+	struct source_slot *slot = &lane->sources->slot[number % SOURCE_SLOTS];
+	uint64_t word = atomic_load(&slot->word);
+	uint32_t next = SOURCE_FREE;
 
 	for (;;) {
 		uint32_t taken = SOURCE_TAKEN(word), state = SOURCE_STATE(word);
 
 		if (SOURCE_NUMBER(word) != (uint32_t)number || taken > entry->bytes)
 			return -EPROTO;
-		if (taken == entry->bytes || state == SOURCE_KEPT || state == SOURCE_WITHDRAWN)
+		if (taken == entry->bytes || state == SOURCE_KEPT || state == SOURCE_WITHDRAWN || state == SOURCE_LOST)
 			return 0;
 		if (state != SOURCE_ANNOUNCED && state != SOURCE_REFUSED)
 			return -EPROTO;
-		if (!copied)
-			copy_home(lane, entry, taken);
-		copied = true;
+		if (next == SOURCE_FREE) {
+			uint32_t there = copy_home(lane, entry, taken);
+
+			slot->kept = there;
+			next = there == entry->bytes ? SOURCE_KEPT : SOURCE_LOST;
+		}
 		/* The receiver takes more and more; what it has not is copied. */
-		if (atomic_compare_exchange_strong(at, &word, SOURCE_WORD(number, taken, SOURCE_KEPT)))
-			return 0;
+		if (atomic_compare_exchange_strong(&slot->word, &word, SOURCE_WORD(number, taken, next)))
+			return next == SOURCE_KEPT ? 0 : -ENXIO;
 		if (SOURCE_TAKEN(word) < taken)
 			return -EPROTO;
 	}

@@ -15,6 +15,8 @@
  *	WITHDRAWN  sender ANNOUNCED, KEPT,     what was not taken is sent in another way; only while nothing is behind it in the
  *	                  REFUSED              stream
  *	REFUSED    recv   ANNOUNCED            the receiver may no longer fetch (it has changed its user): the sender has to keep
+ *	LOST       sender ANNOUNCED, REFUSED   the memory was gone when the sender came to copy it: the bytes before `kept` are in
+ *	                                       the segment, at the next one the connection is reset
  *
  * The receiver fetches first, and then claims what it has: bytes that it has read while the sender let go of its memory are
  * never claimed, for the word has changed, and it reads them again from where they are now. (The lock of Balaji et al. 2006
@@ -51,7 +53,7 @@
 #define SOURCE_BYTES_MAX (256u << 20)
 #define SOURCE_AREA_BYTES (4u << 20) /* of a lane in a channel: so much is announced at a time */
 
-enum source_state { SOURCE_FREE, SOURCE_ANNOUNCED, SOURCE_KEPT, SOURCE_WITHDRAWN, SOURCE_REFUSED };
+enum source_state { SOURCE_FREE, SOURCE_ANNOUNCED, SOURCE_KEPT, SOURCE_WITHDRAWN, SOURCE_REFUSED, SOURCE_LOST };
 
 /* The word of a slot: number of the source (its low half) | bytes taken | state. */
 #define SOURCE_WORD(number, taken, state) ((uint64_t)(uint32_t)(number) << 32 | (uint64_t)(taken) << 3 | (state))
@@ -65,6 +67,7 @@ struct source_slot {
 	uint64_t address;
 	uint64_t home;
 	uint32_t bytes;
+	uint32_t kept; /* before the word is LOST */
 	struct transport_place place;
 };
 
@@ -154,7 +157,8 @@ size_t source_taken(struct lane *lane, uint64_t number);
 
 /*
  * Copies what was not taken to the segment. Then the memory is the program's. Returns 0, -EPERM (it is another process's
- * memory), or -EPROTO (nonsense in the slot: nobody will fetch it; the connection is to be ended).
+ * memory), -ENXIO (there is no memory any more: the receiver will find a reset), or -EPROTO (nonsense in the slot: nobody will
+ * fetch it; the connection is to be ended).
  */
 int source_keep(struct lane *lane, uint64_t number);
 

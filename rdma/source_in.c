@@ -72,6 +72,7 @@ struct look {
 	uint64_t word;
 	uint64_t address, home;
 	uint32_t bytes, taken, state;
+	uint32_t there; /* bytes that there are; of a source that is lost, fewer than `bytes` */
 	struct transport_place place;
 };
 
@@ -86,12 +87,15 @@ static int look_at(const struct lane *lane, uint32_t number, struct look *out)
 			      .home = fields->home,
 			      .bytes = fields->bytes,
 			      .taken = SOURCE_TAKEN(word),
-			      .state = SOURCE_STATE(word) };
+			      .state = SOURCE_STATE(word),
+			      .there = fields->kept };
 	out->place.token = fields->place.token;
 	out->place.number = fields->place.number;
 	if (SOURCE_NUMBER(word) != number || !out->bytes || out->bytes > SOURCE_BYTES_MAX || out->taken > out->bytes ||
-	    out->address + out->bytes < out->address || out->state == SOURCE_FREE || out->state > SOURCE_REFUSED)
+	    out->address + out->bytes < out->address || out->state == SOURCE_FREE || out->state > SOURCE_LOST)
 		return -EPROTO;
+	if (out->state != SOURCE_LOST || out->there > out->bytes)
+		out->there = out->bytes;
 	return out->bytes <= lane->area_bytes ? 0 : -EPROTO;
 }
 
@@ -154,7 +158,7 @@ static ssize_t fetch(struct lane *lane, const struct look *look, const struct tr
 {
 	struct source_in *in = lane->in;
 
-	if (look->state == SOURCE_KEPT) {
+	if (look->state == SOURCE_KEPT || look->state == SOURCE_LOST) {
 		copy_kept(lane, look->home + look->taken, to->bytes, to);
 		return (ssize_t)to->bytes;
 	}
@@ -206,6 +210,10 @@ int source_take(struct lane *lane, uint32_t number, const struct iovec *iov, int
 			return LANE_DATA;
 		if (!to.bytes || look.state == SOURCE_REFUSED)
 			return LANE_EMPTY;
+		if (look.there <= look.taken)
+			return -ECONNRESET;
+		if (to.bytes > look.there - look.taken)
+			to.bytes = look.there - look.taken;
 		bytes = fetch(lane, &look, &to);
 		if (bytes < 0) {
 			if (failed(lane, word, &look, (int)bytes, &rc))

@@ -230,6 +230,90 @@ static void memory_of_kept_bytes_is_given_back(void **state)
 	free(bytes);
 }
 
+/* Memory that nobody has said goes away ----------------------------------------------------------------------------- */
+
+#define GONE_BYTES (16 * 4096)
+
+static void *map_gone(void)
+{
+	uint8_t *bytes = mmap(NULL, GONE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	assert_ptr_not_equal(bytes, MAP_FAILED);
+	fill(bytes, 0, GONE_BYTES);
+	return bytes;
+}
+
+static void keeping_what_is_gone_is_a_reset(void **state)
+{
+	static uint8_t to[GONE_BYTES];
+	uint8_t *bytes = map_gone();
+	uint64_t number, behind;
+	size_t got;
+
+	shake_hands();
+	assert_int_equal(source_announce(&sending.out, bytes, GONE_BYTES, &number), 0);
+	assert_int_equal(source_announce(&sending.out, to, 1, &behind), 0);
+	assert_int_equal(get(to, 100, false, &got), LANE_DATA);
+	assert_int_equal(got, 100);
+	assert_int_equal(munmap(bytes, GONE_BYTES), 0);
+	assert_int_equal(source_keep(&sending.out, number), -ENXIO);
+	assert_int_equal(source_taken(&sending.out, number), SIZE_MAX);
+	assert_int_equal(source_keep(&sending.out, number), 0); /* it is over */
+	assert_false(lane_is_empty(&receiving.in)); /* or nobody would come and see */
+	assert_int_equal(get(to, GONE_BYTES, true, &got), -ECONNRESET);
+	assert_int_equal(get(to, GONE_BYTES, false, &got), -ECONNRESET);
+	assert_int_equal(got, 0);
+	assert_int_equal(get(to, 1, false, &got), -ECONNRESET);
+}
+
+static void what_is_gone_in_part_is_a_reset_at_that_byte(void **state)
+{
+	static uint8_t to[2 * GONE_BYTES];
+	uint8_t *bytes = map_gone(), *wraps = some_bytes(GONE_BYTES, SOURCE_AREA_BYTES - GONE_BYTES / 2);
+	uint64_t number;
+	size_t got;
+
+	shake_hands();
+	/* So that its home lies around the end of the area. */
+	assert_int_equal(source_announce(&sending.out, wraps, SOURCE_AREA_BYTES - GONE_BYTES / 2, &number), 0);
+	assert_int_equal(get(wraps, SOURCE_AREA_BYTES - GONE_BYTES / 2, false, &got), LANE_DATA);
+	assert_int_equal(got, SOURCE_AREA_BYTES - GONE_BYTES / 2);
+	assert_int_equal(source_announce(&sending.out, bytes, GONE_BYTES, &number), 0);
+	assert_int_equal(munmap(bytes + 11 * 4096, 4096), 0);
+	assert_int_equal(source_keep(&sending.out, number), -ENXIO);
+	memset(bytes, 0, 11 * 4096);
+	assert_int_equal(get(to, 10 * 4096 + 100, false, &got), LANE_DATA);
+	assert_int_equal(got, 10 * 4096 + 100);
+	assert_int_equal(get(to + got, GONE_BYTES, true, &got), LANE_DATA);
+	assert_int_equal(got, 4096 - 100);
+	assert_int_equal(get(to + 10 * 4096 + 100, GONE_BYTES, false, &got), LANE_DATA);
+	assert_int_equal(got, 4096 - 100);
+	assert_int_equal(wrong_from(to, 0, 11 * 4096), 11 * 4096);
+	assert_int_equal(get(to, GONE_BYTES, false, &got), -ECONNRESET);
+	free(wraps);
+	munmap(bytes, GONE_BYTES);
+}
+
+static void whoever_waits_for_what_is_gone_is_woken(void **state)
+{
+	static uint8_t to[GONE_BYTES];
+	uint8_t *bytes = map_gone();
+	uint64_t number;
+	size_t got;
+	bool rescued;
+
+	shake_hands();
+	assert_int_equal(source_announce(&sending.out, bytes, GONE_BYTES, &number), 0);
+	get_error = -EPERM;
+	assert_int_equal(get(to, 1000, false, &got), LANE_EMPTY);
+	assert_true(lane_arm(&receiving.in));
+	munmap(bytes, GONE_BYTES);
+	assert_int_equal(source_step_out(&sending.out, &rescued), -EPERM);
+	assert_true(rescued);
+	assert_true(lane_must_ring(&sending.out));
+	assert_int_equal(get(to, 1000, false, &got), -ECONNRESET);
+}
+
 /* Refusals ---------------------------------------------------------------------------------------------------------- */
 
 static int prove_never(struct transport_reach *reach, const struct transport_place *place,
@@ -364,6 +448,9 @@ int main(void)
 		TEST(a_source_is_over_when_it_is_taken_kept_or_withdrawn),
 		TEST(slots_area_and_ring_have_ends),
 		TEST(memory_of_kept_bytes_is_given_back),
+		TEST(keeping_what_is_gone_is_a_reset),
+		TEST(what_is_gone_in_part_is_a_reset_at_that_byte),
+		TEST(whoever_waits_for_what_is_gone_is_woken),
 		TEST(who_is_refused_at_the_handshake_does_not_announce),
 		TEST(every_refusal_has_its_reason),
 		TEST(a_receiver_that_is_refused_later_gets_the_bytes_from_the_segment),

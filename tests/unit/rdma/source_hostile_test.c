@@ -22,8 +22,9 @@ static void expect_protocol_error(void)
 
 static void scribble(void)
 {
-	uint64_t state = below(5);
+	uint64_t state = below(6);
 
+	slot->kept = (uint32_t)below(6000);
 	atomic_store(&slot->word, SOURCE_WORD(1, below(5000), state));
 }
 
@@ -37,7 +38,7 @@ static void nonsense_in_a_slot_is_refused(void **state)
 	assert_int_equal(source_announce(&sending.out, target, sizeof(target), &number), 0);
 	slot = &sending.out.sources->slot[number % SOURCE_SLOTS];
 	word = atomic_load(&slot->word);
-	for (uint32_t wrong = 5; wrong < 8; wrong++) {
+	for (uint32_t wrong = 6; wrong < 8; wrong++) {
 		atomic_store(&slot->word, SOURCE_WORD(number, 0, wrong));
 		expect_protocol_error();
 	}
@@ -69,6 +70,23 @@ static void nonsense_in_a_slot_is_refused(void **state)
 	slot->place.number = 1;
 	assert_true(get(to, sizeof(to), false, &got) != LANE_DATA);
 	assert_int_equal(got, 0);
+}
+
+static void more_than_all_of_what_is_lost_is_not_there(void **state)
+{
+	static uint8_t to[6000];
+	uint64_t number;
+	size_t got;
+
+	shake_hands();
+	assert_int_equal(source_announce(&sending.out, target, sizeof(target), &number), 0);
+	slot = &sending.out.sources->slot[number % SOURCE_SLOTS];
+	atomic_store(&slot->word, SOURCE_WORD(number, 100, SOURCE_LOST));
+	slot->kept = 99;
+	assert_int_equal(get(to, sizeof(to), false, &got), -ECONNRESET);
+	slot->kept = UINT32_MAX;
+	assert_int_equal(get(to, sizeof(to), false, &got), LANE_DATA);
+	assert_int_equal(got, sizeof(target) - 100);
 }
 
 static void nonsense_in_the_ring_is_refused(void **state)
@@ -120,7 +138,7 @@ static void a_slot_that_changes_while_it_is_read_ends(void **state)
 
 		scribble();
 		rc = get(to, sizeof(to), true, &got);
-		assert_true(rc == LANE_EMPTY || rc == LANE_DATA || rc == -EPROTO);
+		assert_true(rc == LANE_EMPTY || rc == LANE_DATA || rc == -EPROTO || rc == -ECONNRESET);
 		assert_true(got <= sizeof(target));
 		ends[rc == -EPROTO]++;
 	}
@@ -159,6 +177,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(nonsense_in_a_slot_is_refused),
+		TEST(more_than_all_of_what_is_lost_is_not_there),
 		TEST(nonsense_in_the_ring_is_refused),
 		TEST(homes_that_can_not_be_stay_in_the_area),
 		TEST(a_slot_that_changes_while_it_is_read_ends),
