@@ -36,7 +36,12 @@ IS_ROOT = os.geteuid() == 0
 SUBREAPER = 36
 # The path that is asked for shall be taken although the kernel copies on loopback, and although a busy machine makes
 # neighbouring sends come late.
-INSISTENCE = {"zerocopy": {"ZC_ZEROCOPY_KEEP": "yes"}, "sg": {"ZC_SG_HOLD_US": "4000"}}
+INSISTENCE = {
+    "zerocopy": {"ZC_ZEROCOPY_KEEP": "yes"},
+    "sg": {"ZC_SG_HOLD_US": "4000"},
+    "zsdp": {"ZC_SOURCE_MIN": "4096"},
+    "azsdp": {"ZC_SOURCE_MIN": "4096", "ZC_ZEROCOPY_KEEP": "yes"},
+}
 
 
 def need(*programs):
