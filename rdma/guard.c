@@ -32,6 +32,7 @@ int (*guard_install_handler)(void);
 
 static enum guard_kind asked = GUARD_AUTO;
 const struct guard_backend *_Atomic guard_backend_now;
+_Atomic unsigned int guard_forks;
 static _Atomic uint32_t lock_word;
 
 /* A page that the kernel wipes in the child of a fork: tells a child that was made behind everybody's back. */
@@ -79,7 +80,10 @@ void guard_lock_give(void)
 		sys_call(SYS_futex, (long)&lock_word, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0);
 }
 
-/* The child has no guards: its pages are its own, and what protects them is the parent's. */
+/*
+ * The child has no guards: its pages are its own, and what protects them is the parent's. The books may be as another thread
+ * of the parent had them in the middle of a change, and not even of one moment: they begin anew, and nothing of them is used.
+ */
 static void become_child(void)
 {
 	const struct guard_backend *kind = atomic_load(&guard_backend_now);
@@ -89,9 +93,8 @@ static void become_child(void)
 	memory_close();
 	if (kind)
 		kind->child();
-	for (struct guard_record *record = guard_all; record; record = record->next)
-		while (record->covers)
-			cover_remove(record->covers);
+	books_forget();
+	atomic_store(&guard_forks, 0);
 }
 
 uint64_t guard_lock(void)
@@ -311,6 +314,9 @@ int guard_protect(void *start, size_t bytes, const struct guard_owner_ops *ops, 
 	rc = lock_ready(&mask);
 	if (rc)
 		return rc;
+	rc = -EAGAIN;
+	if (atomic_load(&guard_forks))
+		goto unlock;
 	rc = -ENOMEM;
 	record = record_new();
 	if (!record)
@@ -336,6 +342,7 @@ unlock:
 
 int guard_pinned(struct guard_record *record)
 {
+	const struct guard_backend *kind;
 	uint64_t mask;
 	int rc;
 
@@ -344,9 +351,16 @@ int guard_pinned(struct guard_record *record)
 	rc = lock_ready(&mask);
 	if (rc)
 		return rc;
+	if (!record_is_here(record))
+		goto unlock;
 	atomic_store(&record->taken, false);
 	/* Over what is left of its covers. A page that was pinned before it was taken is guarded for nothing: that can't be told. */
-	rc = protect_locked(record);
+	kind = atomic_load(&guard_backend_now);
+	if (!atomic_load(&guard_forks) || !kind->renew)
+		rc = protect_locked(record);
+	else if (!record_is_lent(record)) /* the child must not find it under guard, so what was pinned is replaced now */
+		rc = kind->renew(record->start, record->end);
+unlock:
 	guard_unlock(mask);
 	return rc;
 }
@@ -367,6 +381,8 @@ void guard_shrink(struct guard_record *record, size_t bytes)
 	uint64_t mask = guard_lock();
 	uintptr_t from = record->start + ((bytes + GUARD_PAGE - 1) & ~(GUARD_PAGE - 1));
 
+	if (!record_is_here(record))
+		goto unlock;
 	/* A mapping that was moved has covers elsewhere: those stay until the record ends. */
 	for (struct guard_cover *cover = record->covers, *next; cover; cover = next) {
 		uintptr_t start = cover->start > from ? cover->start : from, end = cover->end, unused;
@@ -379,6 +395,7 @@ void guard_shrink(struct guard_record *record, size_t bytes)
 	}
 	if (from < record->end)
 		record->end = from;
+unlock:
 	guard_unlock(mask);
 }
 
@@ -388,9 +405,11 @@ void guard_release(struct guard_record *record)
 	size_t bytes = record->end - record->start;
 
 	mask = guard_lock();
-	uncover(record);
-	guard_visits_wait(record->owner);
-	record_free(record);
+	if (record_is_here(record)) {
+		uncover(record);
+		guard_visits_wait(record->owner);
+		record_free(record);
+	}
 	guard_unlock(mask);
 	cost_add(&release_ns[cost_class(bytes)], clock_now() - began);
 }
@@ -414,20 +433,28 @@ int guard_join(const void *start, size_t bytes)
 
 /* fork ----------------------------------------------------------------------------------------------------------------- */
 
-static uint64_t fork_mask;
-
+/*
+ * libc's fork waits for malloc's locks, and who holds one of those may have faulted and be waiting for ours. So ours is not
+ * held over it. Instead nothing is under guard then: who faults has to do with the lock alone, and the child has ordinary pages.
+ */
 void guard_before_fork(void)
 {
 	uint64_t mask = guard_lock();
 
-	fork_mask = mask;
+	if (guard_active())
+		guard_take(0, UINTPTR_MAX & ~(GUARD_PAGE - 1));
+	atomic_fetch_add(&guard_forks, 1);
+	guard_unlock(mask);
 }
 
 void guard_after_fork(bool in_child)
 {
-	uint64_t mask = fork_mask;
-
-	if (in_child && same_process)
-		become_child();
-	guard_unlock(mask);
+	if (!in_child) {
+		atomic_fetch_sub(&guard_forks, 1);
+		return;
+	}
+	/* Not if a handler of pthread_atfork() has used the guard already. Where the kernel wipes nothing, it is done here. */
+	if (same_process && atomic_load(&guard_forks))
+		atomic_store(same_process, 0);
+	guard_unlock(guard_lock());
 }

@@ -55,7 +55,8 @@ int guard_start(enum guard_kind kind);
 
 /*
  * Guards all whole pages of [start, start + bytes), which must be page-aligned. Returns 0 with a record; -EINVAL when a page
- * is not private anonymous and present; -ENOTSUP when no guard is to be had; -ENOMEM and others as the kernel says.
+ * is not private anonymous and present; -ENOTSUP when no guard is to be had; -EAGAIN while a fork is under way (or the
+ * guard is just being made ready by another thread); -ENOMEM and others as the kernel says.
  * Ownership: the owner calls guard_release() once. `owner` must outlive the record.
  */
 int guard_protect(void *start, size_t bytes, const struct guard_owner_ops *ops, void *owner, struct guard_record **out);
@@ -99,7 +100,10 @@ void guard_forget(const void *start, size_t bytes);
 /* As guard_settle() for the pages of all records of one owner, whose reader keeps the old ones; then ends the records. */
 void guard_settle_owner(void *owner);
 
-/* fork: the first holds the guard still, so that the child sees no half-done page. The child starts without guards. */
+/*
+ * fork: the first settles everything, and until the second nothing is guarded anew, so that the child sees no half-done
+ * page; no lock is held between the two. The child starts without guards. Any number of threads may fork at a time.
+ */
 void guard_before_fork(void);
 void guard_after_fork(bool in_child);
 

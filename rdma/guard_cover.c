@@ -18,6 +18,7 @@
 
 struct guard_record *guard_all;
 _Atomic unsigned long guard_records, guard_lent;
+unsigned int guard_process;
 
 static struct guard_cover *regions[REGION_HEADS];
 
@@ -27,6 +28,7 @@ union slot {
 	struct guard_cover cover;
 };
 static union slot *free_slots;
+static bool used; /* since the books were begun */
 
 static union slot *slot_get(void)
 {
@@ -37,6 +39,7 @@ static union slot *slot_get(void)
 
 		if (at < 0 && at > -4096)
 			return NULL;
+		used = true;
 		slot = (union slot *)at;
 		for (size_t i = 0; i < SLAB_BYTES / sizeof(*slot); i++) {
 			slot[i].next = free_slots;
@@ -63,6 +66,7 @@ struct guard_record *record_new(void)
 	if (!slot)
 		return NULL;
 	memset(&slot->record, 0, sizeof(slot->record));
+	slot->record.process = guard_process;
 	slot->record.next = guard_all;
 	slot->record.link = &guard_all;
 	if (guard_all)
@@ -77,6 +81,19 @@ void record_free(struct guard_record *record)
 	if (record->next)
 		record->next->link = record->link;
 	slot_put(record);
+}
+
+void books_forget(void)
+{
+	if (!used)
+		return;
+	guard_all = NULL;
+	free_slots = NULL;
+	memset(regions, 0, sizeof(regions));
+	atomic_store(&guard_records, 0);
+	atomic_store(&guard_lent, 0);
+	guard_process++;
+	used = false;
 }
 
 static struct guard_cover **region_head(uintptr_t address)

@@ -39,11 +39,19 @@ struct guard_backend {
 	void (*unprotect)(uintptr_t start, uintptr_t end);
 	/* Gives the program fresh pages with the same bytes in place of those still protected; unprotects the rest. */
 	void (*take)(uintptr_t start, uintptr_t end);
+	/*
+	 * The same for pages none of which is protected, while a fork may copy the process at any moment. Returns 0 or -errno.
+	 * NULL where the child of a fork does not inherit the protection.
+	 */
+	int (*renew)(uintptr_t start, uintptr_t end);
 	/* Makes [start, end) one mapping, where take() leaves more of them. Returns 0 or -errno. */
 	int (*join)(uintptr_t start, uintptr_t end);
 	/* A write to a page that no record covers faulted. Returns whether the writer may try again. */
 	bool (*stray)(uintptr_t page);
-	/* In the child of a fork: forgets what belongs to the parent. Covers still exist when it is called. */
+	/*
+	 * In the child of a fork: forgets what belongs to the parent. If guard_forks is not 0 the fork was announced: nothing was
+	 * under guard, and the books can't be read. Otherwise they are all there is to go by.
+	 */
 	void (*child)(void);
 	int (*descriptors)(int *out, int count);
 };
@@ -52,6 +60,9 @@ extern const struct guard_backend guard_backend_uffd;
 extern const struct guard_backend guard_backend_mprotect;
 extern const struct guard_backend guard_backend_off;
 extern const struct guard_backend *_Atomic guard_backend_now;	/* the one in use, or NULL */
+
+/* How many threads are between guard_before_fork() and guard_after_fork(). Raised under the lock; a child begins with 0. */
+extern _Atomic unsigned int guard_forks;
 
 /* guard.c: the lock. Signals are blocked while it is held. */
 uint64_t guard_lock(void);
@@ -95,6 +106,7 @@ struct guard_record {
 	uintptr_t run_next;			/* where a program that overwrites the buffer in order faults next */
 	size_t run_pages;
 	uint64_t waited_ns;			/* block-on-write is granted once, not for each page */
+	unsigned int process;			/* guard_process when it was made */
 	uint64_t polled;			/* number of the last round of guard_poll_owners() */
 	_Atomic bool taken;			/* a page was taken away since it was protected */
 	bool told;				/* ops->faulted() has been called for the current fault */
@@ -107,6 +119,16 @@ static inline bool record_is_lent(const struct guard_record *record)
 }
 
 extern struct guard_record *guard_all;		/* every record that was not released */
+extern unsigned int guard_process;		/* how often books_forget() has begun anew */
+
+/* Returns whether the record is in the books; the child of a fork may yet hold one of its parent's, which it only may look at. */
+static inline bool record_is_here(const struct guard_record *record)
+{
+	return record->process == guard_process;
+}
+
+/* In a child: begins with empty books, whatever state they are in. Their memory is never used again. */
+void books_forget(void);
 
 struct guard_record *record_new(void);
 void record_free(struct guard_record *record);

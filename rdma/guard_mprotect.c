@@ -247,8 +247,11 @@ static void mprotect_take(uintptr_t start, uintptr_t end)
 	each_of_ours(start, end, take_part);
 }
 
+/* What is protected for a moment and in no books, for the child of a fork in that moment. */
+static _Atomic uintptr_t moment_start, moment_end;
+
 /* Writers that meet the moment of protection wait for the lock and find the page writable again. */
-static int mprotect_join(uintptr_t start, uintptr_t end)
+static int mprotect_renew(uintptr_t start, uintptr_t end)
 {
 	struct guard_mapping mapping;
 	uintptr_t at;
@@ -258,12 +261,14 @@ static int mprotect_join(uintptr_t start, uintptr_t end)
 		if (memory_mapping(at, &mapping) || mapping.start > at || !mapping.plain || is_stack(&mapping) ||
 		    mapping.protection != (PROT_READ | PROT_WRITE))
 			return -EINVAL;
+	atomic_store(&moment_start, start);
+	atomic_store(&moment_end, end);
 	rc = (int)sys_call(SYS_mprotect, (long)start, (long)(end - start), PROT_READ, 0, 0, 0);
-	if (rc)
-		return rc;
-	rc = memory_replace(start, end, start, all_ours);
+	if (!rc)
+		rc = memory_replace(start, end, start, all_ours);
 	if (rc)
 		mprotect_unprotect(start, end);
+	atomic_store(&moment_end, 0);
 	return rc;
 }
 
@@ -277,7 +282,13 @@ static bool mprotect_stray(uintptr_t page)
 
 static void mprotect_child(void)
 {
-	if (memory_open())
+	uintptr_t end = atomic_exchange(&moment_end, 0);
+
+	if ((!end && atomic_load(&guard_forks)) || memory_open())
+		return;
+	if (end)
+		mprotect_unprotect(atomic_load(&moment_start), end);
+	if (atomic_load(&guard_forks))
 		return;
 	for (struct guard_record *record = guard_all; record; record = record->next)
 		for (struct guard_cover *cover = record->covers; cover; cover = cover->record_next)
@@ -297,7 +308,8 @@ const struct guard_backend guard_backend_mprotect = {
 	.protect = mprotect_protect,
 	.unprotect = mprotect_unprotect,
 	.take = mprotect_take,
-	.join = mprotect_join,
+	.renew = mprotect_renew,
+	.join = mprotect_renew,
 	.stray = mprotect_stray,
 	.child = mprotect_child,
 	.descriptors = mprotect_descriptors,

@@ -469,7 +469,8 @@ static void each_protected(uintptr_t start, uintptr_t end, char *copy, void (*pa
 
 static void exchange(uintptr_t start, uintptr_t end, char *copy)
 {
-	if (drop(start, end))
+	/* The child of a fork must not find the gap. */
+	if (!atomic_load(&guard_forks) && drop(start, end))
 		fill(start, end, copy);
 	else
 		memory_replace(start, end, (uintptr_t)copy, still_protected);
