@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Where a process doubles, becomes another, or ends: what is held leaves first; over fork the connections and guards are
- * still. A child of vfork shares our memory and is told apart by its process number (conn_process_is_ours).
+ * Where a process doubles, becomes another, or ends: what is held leaves first; over fork the connections are
+ * still, and nothing is under guard. A child of vfork shares our memory and is told apart by its process number (conn_process_is_ours).
  */
 #define _GNU_SOURCE
 #include <errno.h>
