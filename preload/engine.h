@@ -79,7 +79,7 @@ static inline bool engine_possible(void)
 /* Whether a policy is one of the engine's. */
 static inline bool engine_serves(enum zc_path policy)
 {
-	return policy == PATH_BSDP || policy == PATH_ZSDP || policy == PATH_AZSDP;
+	return policy == PATH_BSDP || policy == PATH_ZSDP || policy == PATH_AZSDP || policy == PATH_AUTO;
 }
 
 /* Gives a new connection an engine if its policy and its addresses allow one. Under the connection's lock. */
@@ -189,9 +189,13 @@ void engine_raw_ends(struct engine_raw *raw);
 struct engine_raw engine_raw_recv_use(struct conn *conn, int fd);
 void engine_raw_recv_ends(struct engine_raw *raw);
 
+/* Whether an engine may have a say in a call. One that has given up for good has none. A hint without a lock. */
 static inline bool engine_is_there(const struct conn *conn)
 {
-	return __builtin_expect(atomic_load_explicit(&conn->engine, memory_order_relaxed) != NULL, 0);
+	const struct engine *engine = atomic_load_explicit(&conn->engine, memory_order_relaxed);
+
+	return __builtin_expect(engine != NULL, 0) &&
+	       atomic_load_explicit(&engine->state, memory_order_relaxed) != ENGINE_OVER;
 }
 
 static inline struct engine_raw engine_raw_begins(struct conn *conn, int fd)

@@ -11,6 +11,7 @@
 #include "preload/engine_in.h"
 #include "preload/guest.h"
 #include "preload/notice.h"
+#include "preload/trial.h"
 #include "rdma/guard.h"
 
 #define PAGE 4096ul
@@ -38,6 +39,7 @@ struct source_books {
 	_Atomic uint32_t faults;	/* in the present window */
 	uint32_t sends;
 	uint32_t pause, pause_next;
+	struct trial trial;		/* of `auto` */
 };
 
 static _Atomic bool stopped;
@@ -295,13 +297,14 @@ static ssize_t put_piece(struct conn *conn, struct lane *lane, struct cursor *at
 }
 
 /* Which path a send of sources takes; PATH_BSDP for none, with the reason counted. */
-static enum zc_path choose(struct conn *conn, struct engine *engine)
+static enum zc_path choose(struct conn *conn, struct engine *engine, size_t bytes)
 {
+	static const enum zc_path ways[TRIAL_WAYS] = { PATH_BSDP, PATH_ZSDP, PATH_AZSDP };
 	struct lane *lane = lane_of(engine);
 	enum zc_path path = conn->policy;
 	int rc;
 
-	if (path != PATH_ZSDP && path != PATH_AZSDP)
+	if (path == PATH_BSDP)
 		return PATH_BSDP;
 	if (guest_sandboxed() || atomic_load_explicit(&stopped, memory_order_relaxed))
 		return PATH_BSDP;
@@ -314,9 +317,13 @@ static enum zc_path choose(struct conn *conn, struct engine *engine)
 		stats_reason(conn->slot, REASON_NO_MEMORY);
 		return PATH_BSDP;
 	}
+	if (path == PATH_AUTO)
+		path = ways[trial_next(&conn->books->trial, bytes, clock_now())];
+	if (path == PATH_BSDP)
+		stats_reason(conn->slot, REASON_GUARD_COST);
 	if (path == PATH_AZSDP && thread_key_made && !pthread_getspecific(thread_key))
 		pthread_setspecific(thread_key, &thread_key);
-	return path == PATH_ZSDP || guards_pay(conn, conn->books) ? path : PATH_BSDP;
+	return path != PATH_AZSDP || guards_pay(conn, conn->books) ? path : PATH_BSDP;
 }
 
 static bool has_large(const struct iovec *iov, int count)
@@ -341,7 +348,7 @@ ssize_t sources_put(struct conn *conn, struct engine *engine, const struct iovec
 		harvest(conn->books);
 	if (bytes < settings.source_min || !has_large(iov, count))
 		return 0;
-	out->path = choose(conn, engine);
+	out->path = choose(conn, engine, bytes);
 	out->until = clock_now() + WAIT_NS + bytes / TCP_BYTES_NS;
 	if (out->path == PATH_BSDP)
 		return 0;

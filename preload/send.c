@@ -198,7 +198,7 @@ static ssize_t send_by_engine(struct conn *conn, int fd, const struct iovec *iov
 		*path = PATH_BSDP;
 		return rc;
 	}
-	if (engine_serves(conn->policy) || engine_has_met(conn)) {
+	if (conn->policy != PATH_AUTO || engine_has_met(conn)) {
 		rc = send_before_kernel(conn, fd, flags, REASON_NONE);
 		return rc < 0 ? rc : SEND_BY_KERNEL;
 	}

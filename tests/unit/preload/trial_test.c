@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT */
+/* The choice by trying, against programs of which it is known what is best for them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "common/clock.h"
+#include "preload/trial.h"
+
+static struct trial trial;
+static uint64_t now;
+static unsigned int taken[TRIAL_WAYS];
+
+static int fresh(void **state)
+{
+	trial = (struct trial){ 0 };
+	now = 1;
+	return 0;
+}
+
+/* So many sends of a program whose send by way i takes cost[i] us, now and then a busy moment longer. */
+static void sends(unsigned int count, size_t bytes, const unsigned int *cost)
+{
+	for (int way = 0; way < TRIAL_WAYS; way++)
+		taken[way] = 0;
+	for (unsigned int i = 0; i < count; i++) {
+		unsigned int way = trial_next(&trial, bytes, now);
+
+		assert_true(way < TRIAL_WAYS);
+		taken[way]++;
+		now += cost[way] * NS_PER_US + (rand() % 50 ? 0 : 3 * NS_PER_MS);
+	}
+}
+
+static void best_way_is_taken_most_of_the_time(void **state)
+{
+	for (unsigned int best = 0; best < TRIAL_WAYS; best++) {
+		unsigned int cost[TRIAL_WAYS] = { 150, 150, 150 };
+
+		cost[best] = 100;
+		fresh(state);
+		sends(20000, 65536, cost);
+		assert_true(taken[best] > 18000);
+	}
+}
+
+static void program_that_changes_is_followed(void **state)
+{
+	const unsigned int before[] = { 200, 100, 150 }, after[] = { 200, 400, 150 };
+
+	sends(2000, 65536, before);
+	assert_true(taken[1] > 1200);
+	sends(20000, 65536, after);
+	sends(20000, 65536, after);
+	assert_true(taken[2] > 18000);
+}
+
+static void sizes_are_told_apart(void **state)
+{
+	const unsigned int small[] = { 100, 200, 300 }, large[] = { 300, 200, 100 };
+
+	sends(5000, 65536, small);
+	sends(5000, 1 << 20, large);
+	assert_true(taken[2] > 4000);
+	sends(5000, 65536, small);
+	assert_true(taken[0] > 4000);
+}
+
+static void pauses_of_the_program_say_nothing(void **state)
+{
+	unsigned int last = 0;
+
+	/* Way 1 is the best; whatever comes before a pause is not to blame for it. */
+	for (int i = 0; i < 20000; i++) {
+		last = trial_next(&trial, 65536, now);
+		now += last == 1 ? 100 * NS_PER_US : 150 * NS_PER_US;
+		if (last == 1 && i % 3 == 0)
+			now += NS_PER_SEC;
+	}
+	assert_int_equal(trial.classes[0].best, 1);
+}
+
+static void any_size_has_its_class(void **state)
+{
+	for (unsigned int shift = 0; shift < 64; shift++)
+		assert_true(trial_next(&trial, (size_t)1 << shift, now) < TRIAL_WAYS);
+	assert_true(trial_next(&trial, SIZE_MAX, now) < TRIAL_WAYS);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup(best_way_is_taken_most_of_the_time, fresh),
+		cmocka_unit_test_setup(program_that_changes_is_followed, fresh),
+		cmocka_unit_test_setup(sizes_are_told_apart, fresh),
+		cmocka_unit_test_setup(pauses_of_the_program_say_nothing, fresh),
+		cmocka_unit_test_setup(any_size_has_its_class, fresh),
+	};
+
+	srand(1);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
