@@ -7,6 +7,7 @@
 
 #include "common/sys.h"
 #include "preload/engine.h"
+#include "preload/evict.h"
 #include "preload/guest.h"
 #include "preload/real.h"
 #include "preload/send.h"
@@ -41,6 +42,17 @@ ZC_EXPORT int listen(int fd, int backlog)
 	return real.listen(fd, backlog);
 }
 
+/* A connection begins here. */
+static void opened(int fd, enum stats_role role)
+{
+	struct conn *conn;
+
+	conn_open(fd, role, false);
+	conn = table_conn(fd);
+	if (__builtin_expect(atomic_load_explicit(&low_water_ever, memory_order_relaxed), 0) && conn && low_water_is_set(fd))
+		low_water_keeps(conn, fd);
+}
+
 static bool is_tcp(int fd)
 {
 	int protocol = 0;
@@ -66,7 +78,7 @@ ZC_EXPORT int connect(int fd, const struct sockaddr *address, socklen_t bytes)
 	saved = errno;
 	if (address && (address->sa_family == AF_INET || address->sa_family == AF_INET6) && BUSY_OR_BETTER(rc) &&
 	    is_tcp(fd))
-		conn_open(fd, ROLE_CLIENT, false);
+		opened(fd, ROLE_CLIENT);
 	errno = saved;
 	return rc;
 }
@@ -79,7 +91,7 @@ static int accepted(int fd)
 		return fd;
 	fresh(fd);
 	if (is_tcp(fd))
-		conn_open(fd, ROLE_SERVER, false);
+		opened(fd, ROLE_SERVER);
 	errno = saved;
 	return fd;
 }
@@ -145,10 +157,26 @@ static enum stat_reason leaves_us(int level, int name)
 	return REASON_NONE;
 }
 
+/* SO_RCVLOWAT has been set; negative is more than there will ever be. */
+static void low_water_changes(int fd, int bytes)
+{
+	int saved = errno;
+	struct conn *conn;
+
+	if (bytes == 0 || bytes == 1)
+		return;
+	atomic_store_explicit(&low_water_ever, true, memory_order_relaxed);
+	conn = conn_of_socket(fd);
+	if (conn)
+		low_water_keeps(conn, fd);
+	errno = saved;
+}
+
 ZC_EXPORT int setsockopt(int fd, int level, int name, const void *value, socklen_t bytes)
 {
 	enum stat_reason why = leaves_us(level, name);
 	struct conn *conn = table_conn(fd);
+	int rc;
 
 	sg_before_wait();
 	if (__builtin_expect(why != REASON_NONE, 0)) {
@@ -170,5 +198,8 @@ ZC_EXPORT int setsockopt(int fd, int level, int name, const void *value, socklen
 		   engine_sets_option(conn, fd, name, *(const int *)value)) {
 		return 0;
 	}
-	return real.setsockopt(fd, level, name, value, bytes);
+	rc = real.setsockopt(fd, level, name, value, bytes);
+	if (!rc && level == SOL_SOCKET && name == SO_RCVLOWAT)
+		low_water_changes(fd, *(const int *)value);
+	return rc;
 }

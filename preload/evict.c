@@ -213,3 +213,36 @@ bool evict_in(struct conn *conn, struct engine *engine, int fd)
 		evict_reset(conn, fd);
 	return !has_rest(in);
 }
+
+_Atomic bool low_water_ever;
+
+bool low_water_is_set(int fd)
+{
+	int bytes = 1;
+	socklen_t room = sizeof(bytes);
+
+	if (guest_sandboxed() || sys_call(SYS_getsockopt, fd, SOL_SOCKET, SO_RCVLOWAT, (long)&bytes, (long)&room, 0) < 0 ||
+	    bytes <= 1)
+		return false;
+	atomic_store_explicit(&low_water_ever, true, memory_order_relaxed);
+	return true;
+}
+
+/* What is in the ring already is served from there. */
+void low_water_keeps(struct conn *conn, int fd)
+{
+	struct engine *engine = engine_enter(conn, fd);
+	struct lock_hold hold;
+
+	if (!engine)
+		return;
+	if (lock_take(&engine->in, &hold)) {
+		if (!engine_met(engine))
+			engine_stays_apart(conn, engine);
+		else if (!lane_has_left(&engine->channel.in))
+			evict_in(conn, engine, fd);
+		lock_give(&engine->in, &hold);
+	}
+	engine_leave(conn);
+	stats_reason(conn->slot, REASON_LOW_WATER);
+}

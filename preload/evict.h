@@ -7,6 +7,7 @@
 #ifndef ZC_PRELOAD_EVICT_H
 #define ZC_PRELOAD_EVICT_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "preload/engine.h"
@@ -38,5 +39,13 @@ void evict_reset(struct conn *conn, int fd);
 
 /* Takes the doorbells that are certain to be there from the stream: the kernel shall not find them unread at a close. */
 void evict_bells(struct engine *engine, int fd);
+
+/*
+ * SO_RCVLOWAT: a kernel that wakes nobody for a few bytes does not for a doorbell. Whether a socket of this process may have
+ * it; whether this one has; and: it has, so that its receives are TCP's from now on. Under no lock.
+ */
+extern _Atomic bool low_water_ever;
+bool low_water_is_set(int fd);
+void low_water_keeps(struct conn *conn, int fd);
 
 #endif

@@ -13,6 +13,7 @@
 #include "common/sys.h"
 #include "preload/choose.h"
 #include "preload/conn.h"
+#include "preload/evict.h"
 #include "preload/exec.h"
 #include "preload/guest.h"
 #include "preload/real.h"
@@ -31,8 +32,11 @@ static void look_at_inherited(void)
 	if (sys_call(SYS_poll, (long)fds, INHERITED_MAX, 0, 0, 0, 0) < 0)
 		return;
 	for (int i = 0; i < INHERITED_MAX; i++) {
-		if (!(fds[i].revents & POLLNVAL) && table_entry(i) == TABLE_UNKNOWN)
-			conn_classify(i);
+		if (fds[i].revents & POLLNVAL || table_entry(i) != TABLE_UNKNOWN)
+			continue;
+		conn_classify(i);
+		if (table_entry(i) == TABLE_UNKNOWN)
+			low_water_is_set(i); /* it may be listening */
 	}
 }
 

@@ -6,6 +6,7 @@
 #include <linux/errqueue.h>
 #include <linux/sockios.h>
 #include <netinet/tcp.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,9 @@
 
 #include "cases.h"
 #include "end.h"
+
+#define LOW_BYTES 100
+#define LOW_ROUNDS 20
 
 static void note_option(int fd, const char *name, int level, int option)
 {
@@ -314,4 +318,76 @@ void option_zerocopy_flag_alone(struct end *end, long before)
 	CALL(recv(end->fd, control, 1, MSG_ERRQUEUE | MSG_DONTWAIT));
 	tell(end, "done");
 	free(data);
+}
+
+/*
+ * SO_RCVLOWAT: poll waits until so many bytes are there. Set on a connection that has carried nothing or something, or on the
+ * listening socket that it comes from.
+ */
+static void meet_low(struct end *end, long how)
+{
+	const int low = LOW_BYTES;
+	int port, listener;
+
+	if (how != LOW_LISTENER) {
+		meet(end);
+		for (unsigned int i = 0; how == LOW_AFTER_DATA && i < 20; i++)
+			exchange(end, i, 1000);
+		if (end->server)
+			CALL(setsockopt(end->fd, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof(low)));
+	} else if (end->server) {
+		listener = listen_on("127.0.0.1", &port);
+		CALL(setsockopt(listener, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof(low)));
+		tell_number(end, port);
+		end->fd = (int)MUST(accept(listener, NULL, NULL));
+		close(listener);
+	} else {
+		end->fd = connect_to("127.0.0.1", (int)await_number(end));
+	}
+	meet_at(end, "set");
+}
+
+/* Nothing wakes anybody for fewer bytes than were asked for. */
+static void await_half(int fd)
+{
+	int there = 0;
+
+	while (there < LOW_BYTES / 2) {
+		sched_yield();
+		MUST(ioctl(fd, FIONREAD, &there));
+	}
+}
+
+void option_low_water(struct end *end, long how)
+{
+	struct pollfd wait = { .events = POLLIN };
+
+	meet_low(end, how);
+	wait.fd = end->fd;
+	if (end->server)
+		OPTION(end->fd, SOL_SOCKET, SO_RCVLOWAT);
+	for (uint64_t round = 0; round < LOW_ROUNDS; round++) {
+		uint64_t at = round * LOW_BYTES;
+
+		if (!end->server) {
+			give_pattern(end->fd, LOW_BYTES / 2, 1, at);
+			meet_at(end, "half");
+			give_pattern(end->fd, LOW_BYTES / 2, 1, at + LOW_BYTES / 2);
+			meet_at(end, "taken");
+			continue;
+		}
+		await_half(end->fd);
+		note_poll(end->fd, POLLIN);
+		tell(end, "half");
+		await(end, "half");
+		CALL(poll(&wait, 1, -1));
+		note("%s", event_names((uint32_t)wait.revents));
+		take_pattern(end->fd, LOW_BYTES, 1, at);
+		meet_at(end, "taken");
+	}
+	/* And the other way all is as it was. */
+	if (end->server)
+		give_pattern(end->fd, 10000, 2, 0);
+	else
+		take_pattern(end->fd, 10000, 2, 0);
 }

@@ -59,6 +59,8 @@ enum signal_wait {
 	SIGNAL_EPOLL_PWAIT2,
 };
 
+enum option_low { LOW_BEFORE_DATA, LOW_AFTER_DATA, LOW_LISTENER };
+
 enum thread_cancel { CANCEL_RECV, CANCEL_READV, CANCEL_POLL, CANCEL_EPOLL, CANCEL_SEND };
 
 #define CASE(name, function, argument) case_function function;

@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/tcp.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -216,10 +217,9 @@ void await_bytes(int fd, int count)
 		MUST(ioctl(fd, FIONREAD, &there));
 		if (there >= count)
 			return;
-		/* SO_RCVLOWAT makes poll wait for the rest instead of telling of the first byte again and again. */
-		MUST(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &count, sizeof(count)));
-		poll(&wait, 1, -1);
-		MUST(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &(int){ 1 }, sizeof(int)));
+		/* It tells of the first byte again and again; SO_RCVLOWAT would mend that, and make the connection another. */
+		poll(&wait, 1, there ? 0 : -1);
+		sched_yield();
 		if (wait.revents & (POLLHUP | POLLERR))
 			return;
 	}
