@@ -3,15 +3,19 @@
  * mutate: sends a buffer, changes it in one of many ways, and only then lets the receiver read: what arrives must be what
  * the buffer held when send() returned.
  *
- *	mutate --library FILE [--expect-corruption] WAY	judge; the sender is started with FILE preloaded
+ *	mutate --library FILE [--expect-corruption] WAY	judge; the ends are started with FILE preloaded
  *	mutate --list					names of all ways; an 's' before those that are seen without a guard
  *
- * The receiver does not read, and its buffer is small, so that most of the bytes are still with the sender's kernel when
- * they are changed (over loopback and veth the kernel copies zero-copy bytes when it hands them to the receiving socket). The
- * sender reports how many bytes send() took through a pipe, and that the change is over by the pipe's end; the
+ * ZC_PATH says by which path. The receiver does not read before the change is over.
+ *
+ * zerocopy: the receiver runs without the library, and its buffer is small, so that most of the bytes are still with the
+ * sender's kernel when they are changed (over loopback and veth the kernel copies zero-copy bytes when it hands them to the
+ * receiving socket). azsdp: both ends run with the library, and nothing of what was announced is fetched before the change.
+ *
+ * The sender reports how many bytes send() took through a pipe, and that the change is over by the pipe's end; the
  * descriptor closes on exec and exit, so those are changes like all others.
  *
- * The judge runs without the library. It looks into the sender's statistics to be sure that zerocopy was used.
+ * The judge runs without the library. It looks into the sender's statistics to be sure that the path was used.
  */
 #define _GNU_SOURCE
 #include "mutate.h"
@@ -23,34 +27,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/stats.h"
-
-#define BYTES (1024 * 1024)
 #define TAKEN_MIN (BYTES / 2)
 #define RECEIVE_BUFFER 8192
-#define SEND_BUFFER (8 * BYTES)
-
-unsigned char pattern(size_t at, unsigned int seed)
-{
-	return (unsigned char)((at >> 12) * 7 + at + seed * 31 + 1);
-}
-
-void fill(unsigned char *bytes, size_t count, unsigned int seed)
-{
-	for (size_t i = 0; i < count; i++)
-		bytes[i] = pattern(i, seed);
-}
-
-_Noreturn void failed(const char *what, const char *file, int line)
-{
-	fprintf(stderr, "mutate: %s:%d: %s: %s\n", file, line, what, strerror(errno));
-	_exit(1);
-}
 
 static const struct way *find_way(const char *name)
 {
@@ -61,61 +43,19 @@ static const struct way *find_way(const char *name)
 	exit(2);
 }
 
-/* The sender ----------------------------------------------------------------------------------------------------------- */
-
-static int connect_to(int port)
+/* ZC_PATH, which the ends take from the environment. */
+static bool is_announced(void)
 {
-	struct sockaddr_in address = { .sin_family = AF_INET,
-				       .sin_port = htons((uint16_t)port),
-				       .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	int room = SEND_BUFFER;
+	const char *path = getenv("ZC_PATH");
 
-	must(fd >= 0);
-	if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof(room)) < 0)
-		must(!setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room)));
-	must(!connect(fd, (struct sockaddr *)&address, sizeof(address)));
-	return fd;
+	return path && !strcmp(path, "azsdp");
 }
 
-static int sender(const struct way *way, int port, int report)
-{
-	struct target target = { .bytes = BYTES, .memory = -1, .socket = connect_to(port) };
-	int64_t taken;
-
-	if (way->prepare) {
-		way->prepare(&target);
-	} else {
-		target.buffer = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		must(target.buffer != MAP_FAILED);
-	}
-	fill(target.buffer, BYTES, SEED_SENT);
-	taken = send(target.socket, target.buffer, BYTES, MSG_DONTWAIT);
-	must(taken > 0);
-	must(write(report, &taken, sizeof(taken)) == sizeof(taken));
-	way->mutate(&target);
-	close(report);
-	return 0;
-}
-
-static pid_t start_sender(const struct way *way, int port, int report[2], const char *library, const char *stats_dir)
-{
-	char port_text[16], report_text[16];
-	pid_t pid = fork();
-
-	if (pid)
-		return pid;
-	snprintf(port_text, sizeof(port_text), "%d", port);
-	snprintf(report_text, sizeof(report_text), "%d", report[1]);
-	/* Not through exec: the sender itself sets it again to close then. */
-	fcntl(report[1], F_SETFD, 0);
-	setenv("LD_PRELOAD", library, 1);
-	setenv("ZC_STATS_DIR", stats_dir, 1);
-	execl("/proc/self/exe", "mutate", "--send", way->name, port_text, report_text, (char *)NULL);
-	failed("exec", __FILE__, __LINE__);
-}
-
-/* The judge ------------------------------------------------------------------------------------------------------------ */
+/* The two processes of a test, as the judge sees them. */
+struct ends {
+	pid_t sender, receiver;
+	int result; /* to be read */
+};
 
 static int listen_small(int *port)
 {
@@ -133,54 +73,62 @@ static int listen_small(int *port)
 	return fd;
 }
 
-/* Returns the bytes that send() took, once the change is over. */
-static int64_t wait_for_change(int report)
+static void preload(const char *library, const char *stats_dir)
 {
-	int64_t taken = -1;
-	char byte;
-
-	if (read(report, &taken, sizeof(taken)) != sizeof(taken))
-		return -1;
-	must(read(report, &byte, 1) == 0);
-	return taken;
+	setenv("LD_PRELOAD", library, 1);
+	setenv("ZC_STATS_DIR", stats_dir, 1);
 }
 
-/* Reads to the end. Returns how many bytes differ from what was sent, -1 if there are too few or too many. */
-static int64_t receive(int fd, int64_t expected)
+static pid_t start_receiver(int listener, int report, int result)
 {
-	static unsigned char bytes[BYTES + 1];
-	int64_t at = 0, different = 0;
-	ssize_t got;
+	char numbers[3][16];
+	const int passed[] = { listener, report, result };
+	pid_t pid = fork();
 
-	while ((got = read(fd, bytes + at, sizeof(bytes) - (size_t)at)) > 0)
-		at += got;
-	if (got < 0 || at != expected) {
-		fprintf(stderr, "mutate: %lld bytes were sent, %lld arrived, then %s\n", (long long)expected,
-			(long long)at, got < 0 ? strerror(errno) : "end of file");
-		return -1;
+	if (pid)
+		return pid;
+	for (int i = 0; i < 3; i++) {
+		snprintf(numbers[i], sizeof(numbers[i]), "%d", passed[i]);
+		fcntl(passed[i], F_SETFD, 0);
 	}
-	for (int64_t i = 0; i < at; i++)
-		different += bytes[i] != pattern((size_t)i, SEED_SENT);
-	return different;
+	execl("/proc/self/exe", "mutate", "--receive", numbers[0], numbers[1], numbers[2], (char *)NULL);
+	failed("exec", __FILE__, __LINE__);
 }
 
-/* Returns how many bytes the sender says to have sent by zerocopy; -1 if it left no statistics. */
-static int64_t zerocopy_bytes(const char *stats_dir, pid_t pid)
+static pid_t start_sender(const struct way *way, int port, int report)
 {
-	const struct stats_segment *segment;
-	int64_t bytes = 0;
-	char name[512];
-	int fd;
+	char port_text[16], report_text[16];
+	pid_t pid = fork();
 
-	snprintf(name, sizeof(name), "%s/zc-%d.stats", stats_dir, (int)pid);
-	fd = open(name, O_RDONLY | O_CLOEXEC);
-	if (fd < 0 || stats_map(fd, &segment) < 0)
-		return -1;
-	for (uint32_t i = 0; i < segment->slots_used || !i; i++)
-		bytes += (int64_t)segment->slot[i].path[PATH_ZEROCOPY][STAT_PATH_BYTES];
-	stats_unmap(segment);
-	close(fd);
-	return bytes;
+	if (pid)
+		return pid;
+	snprintf(port_text, sizeof(port_text), "%d", port);
+	snprintf(report_text, sizeof(report_text), "%d", report);
+	/* Not through exec: the sender itself sets it again to close then. */
+	fcntl(report, F_SETFD, 0);
+	execl("/proc/self/exe", "mutate", "--send", way->name, port_text, report_text, (char *)NULL);
+	failed("exec", __FILE__, __LINE__);
+}
+
+static struct ends start(const struct way *way, const char *library, const char *stats_dir)
+{
+	int report[2], result[2], port, listener = listen_small(&port);
+	struct ends ends;
+
+	must(!pipe2(report, O_CLOEXEC) && !pipe2(result, O_CLOEXEC));
+	if (is_announced())
+		preload(library, stats_dir);
+	ends.receiver = start_receiver(listener, report[0], result[1]);
+	preload(library, stats_dir);
+	ends.sender = start_sender(way, port, report[1]);
+	must(ends.receiver > 0 && ends.sender > 0);
+	close(listener);
+	close(report[0]);
+	close(report[1]);
+	close(result[1]);
+	ends.result = result[0];
+	unsetenv("LD_PRELOAD");
+	return ends;
 }
 
 static void remove_dir(const char *dir)
@@ -192,44 +140,69 @@ static void remove_dir(const char *dir)
 		fprintf(stderr, "mutate: %s was left behind\n", dir);
 }
 
+/* Whether the stream ended where and how it should. */
+static bool ended_well(const struct way *way, const struct result *result)
+{
+	bool whole = result->arrived == result->report.taken && !result->error;
+	bool cut = result->arrived < result->report.taken && result->error == ECONNRESET;
+	bool expected = is_announced() && way->fetched == CUT ? cut : whole;
+
+	if (!expected)
+		fprintf(stderr, "mutate: %lld bytes were sent, %lld arrived, then %s\n",
+			(long long)result->report.taken, (long long)result->arrived,
+			result->error ? strerror(result->error) : "end of file");
+	return expected;
+}
+
+static bool is_right(const struct way *way, const struct result *result, int64_t by_path, bool expect_corruption)
+{
+	if (result->report.taken < TAKEN_MIN)
+		return false;
+	if (expect_corruption)
+		return result->different > 0;
+	if (is_announced() && way->fetched == WRONG) {
+		fprintf(stderr, "mutate: nothing is promised of this way on this path\n");
+		return true;
+	}
+	if (!ended_well(way, result))
+		return false;
+	if (!way->copied && by_path < TAKEN_MIN / 2) {
+		fprintf(stderr, "mutate: the path was not used: nothing was tested\n");
+		return false;
+	}
+	return !result->different;
+}
+
 static int judge(const struct way *way, const char *library, bool expect_corruption)
 {
 	char dir[] = "/tmp/zc-mutate-XXXXXX";
-	int report[2], port, listener = listen_small(&port), fd, status;
-	int64_t taken, different, by_zerocopy;
-	bool ended_well;
-	pid_t pid;
+	struct result result = { .report.taken = -1 };
+	int sender_status, receiver_status;
+	struct ends ends;
+	int64_t by_path;
+	bool killed;
 
 	must(mkdtemp(dir));
-	must(!pipe2(report, O_CLOEXEC));
-	pid = start_sender(way, port, report, library, dir);
-	must(pid > 0);
-	close(report[1]);
-	fd = accept(listener, NULL, NULL);
-	must(fd >= 0);
-	taken = wait_for_change(report[0]);
-	different = receive(fd, taken);
-	must(waitpid(pid, &status, 0) == pid);
-	by_zerocopy = zerocopy_bytes(dir, pid);
+	ends = start(way, library, dir);
+	if (read(ends.result, &result, sizeof(result)) != sizeof(result))
+		fprintf(stderr, "mutate: the receiver has ended without a result\n");
+	must(waitpid(ends.sender, &sender_status, 0) == ends.sender);
+	must(waitpid(ends.receiver, &receiver_status, 0) == ends.receiver);
+	by_path = bytes_by(dir, ends.sender, is_announced() ? PATH_AZSDP : PATH_ZEROCOPY) - result.report.before;
 	remove_dir(dir);
-	ended_well = !status || (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && !strcmp(way->name, "kill"));
-	printf("%s: %lld bytes sent, %lld by zerocopy, %lld differ, sender's status %#x\n", way->name, (long long)taken,
-	       (long long)by_zerocopy, (long long)different, status);
-	if (taken < TAKEN_MIN || different < 0 || !ended_well)
+	killed = WIFSIGNALED(sender_status) && WTERMSIG(sender_status) == SIGKILL && !strcmp(way->name, "kill");
+	printf("%s: %lld bytes sent, %lld by the path, %lld arrived, %lld differ, sender's status %#x\n", way->name,
+	       (long long)result.report.taken, (long long)by_path, (long long)result.arrived,
+	       (long long)result.different, sender_status);
+	if (receiver_status || (sender_status && !killed))
 		return 1;
-	if (expect_corruption)
-		return different > 0 ? 0 : 1;
-	if (!way->copied && by_zerocopy < TAKEN_MIN / 2) {
-		fprintf(stderr, "mutate: zerocopy was not used: nothing was tested\n");
-		return 1;
-	}
-	return different == 0 ? 0 : 1;
+	return is_right(way, &result, by_path, expect_corruption) ? 0 : 1;
 }
 
 static int list(void)
 {
 	for (size_t i = 0; i < way_count; i++)
-		printf("%c %s\n", ways[i].seen_unguarded ? 's' : ' ', ways[i].name);
+		printf("%c %s\n", ways[i].unguarded == UNSEEN ? ' ' : 's', ways[i].name);
 	return 0;
 }
 
@@ -249,8 +222,10 @@ int main(int argc, char **argv)
 		int report = atoi(argv[4]);
 
 		must(!fcntl(report, F_SETFD, FD_CLOEXEC));
-		return sender(find_way(argv[2]), atoi(argv[3]), report);
+		return sender(find_way(argv[2]), atoi(argv[3]), report, is_announced());
 	}
+	if (argc == 5 && !strcmp(argv[1], "--receive"))
+		return receiver(atoi(argv[2]), atoi(argv[3]), atoi(argv[4]), is_announced());
 	if ((argc != 4 && !corrupted) || strcmp(argv[1], "--library"))
 		return usage();
 	if (access(argv[2], R_OK) && !strchr(argv[2], ' ') && !strchr(argv[2], ':')) {

@@ -309,6 +309,22 @@ static void map_over(struct target *target)
 	fill_after(target);
 }
 
+/* Nobody sees it. */
+static void unmap_raw(struct target *target)
+{
+	must(!sys_call(SYS_munmap, (long)target->buffer, (long)target->bytes, 0, 0, 0, 0));
+}
+
+/* Nor that there are other bytes at the same place. */
+static void unmap_and_map_raw(struct target *target)
+{
+	unmap_raw(target);
+	must(sys_call(SYS_mmap, (long)target->buffer, (long)target->bytes, PROT_READ | PROT_WRITE,
+		      MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == (long)target->buffer);
+	for (size_t i = 0; i < target->bytes; i++)
+		target->buffer[i] = pattern(i, SEED_AFTER);
+}
+
 /* A munmap() that fails must not have ended the guard. */
 static void unmap_badly(struct target *target)
 {
@@ -533,54 +549,56 @@ static void leave_by_kill(struct target *target)
 }
 
 const struct way ways[] = {
-	{ "same-thread", NULL, fill_after, true, false },
-	{ "other-thread", NULL, other_thread, true, false },
-	{ "vfork-child", NULL, vfork_child, true, false },
-	{ "static-memory", prepare_bss, fill_after, true, false },
-	{ "heap-memory", prepare_heap, fill_after, true, false },
-	{ "close-and-write", NULL, close_first, true, false },
-	{ "shutdown-and-write", NULL, shutdown_first, true, false },
-	{ "alias-mapping", prepare_alias, alias, true, true },
-	{ "alias-file", prepare_alias, alias_file, true, true },
-	{ "alias-child", prepare_shared, fork_child_writes, true, true },
-	{ "private-file", prepare_private_file, fill_after, true, true },
-	{ "proc-self-mem", NULL, proc_mem, true, false },
-	{ "process-vm-writev", NULL, process_vm_self, true, false },
-	{ "process-vm-writev-from-outside", NULL, process_vm_child, false, false },
-	{ "read", NULL, by_read, true, false },
-	{ "pread", NULL, by_pread, true, false },
-	{ "readv", NULL, by_readv, true, false },
-	{ "preadv", NULL, by_preadv, true, false },
-	{ "read-by-syscall", NULL, by_syscall, true, false },
-	{ "read-by-instruction", NULL, by_instruction, true, false },
-	{ "fread", NULL, by_fread, true, false },
-	{ "recv", NULL, recv_into, true, false },
-	{ "recvmsg", NULL, recvmsg_into, true, false },
-	{ "getrandom", NULL, by_getrandom, true, false },
-	{ "process-vm-readv", NULL, by_process_vm_readv, true, false },
-	{ "munmap", NULL, unmap_and_map, false, false },
-	{ "munmap-refused", NULL, unmap_badly, true, false },
-	{ "mmap-over", NULL, map_over, false, false },
-	{ "madvise-dontneed", NULL, dontneed, false, false },
-	{ "madvise-dontneed-by-instruction", NULL, dontneed_raw, false, false },
-	{ "madvise-free", NULL, advise_free, true, false },
-	{ "mremap", NULL, move, true, false },
-	{ "write-and-mremap", NULL, write_and_move, true, false },
-	{ "mprotect", NULL, protect_twice, true, false },
-	{ "realloc", prepare_large_block, reallocate, true, false },
-	{ "reallocarray", prepare_large_block, reallocate_array, true, false },
-	{ "free", prepare_large_block, free_alone, false, false },
-	{ "free-aligned", prepare_aligned, free_and_malloc, false, false },
-	{ "free-and-malloc", prepare_heap, free_and_malloc, true, false },
-	{ "free-and-malloc-mapped", prepare_large_block, free_and_malloc, false, false },
-	{ "brk", prepare_break, move_break, false, false },
-	{ "fork-child-writes", NULL, fork_child_writes, false, false },
-	{ "fork-raw-child-writes", NULL, fork_raw_child_writes, false, false },
-	{ "fork-parent-writes", NULL, fork_parent_writes, false, false },
-	{ "sandbox", NULL, sandboxed, true, false },
-	{ "exit", NULL, leave_by_exit, true, false },
-	{ "_exit", NULL, leave_by__exit, false, false },
-	{ "exec", NULL, leave_by_exec, false, false },
-	{ "kill", NULL, leave_by_kill, false, false },
+	{ "same-thread", NULL, fill_after, SEEN, false, WHOLE },
+	{ "other-thread", NULL, other_thread, SEEN, false, WHOLE },
+	{ "vfork-child", NULL, vfork_child, SEEN, false, WHOLE },
+	{ "static-memory", prepare_bss, fill_after, SEEN, false, WHOLE },
+	{ "heap-memory", prepare_heap, fill_after, SEEN, false, WHOLE },
+	{ "close-and-write", NULL, close_first, SEEN_PINNED, false, WHOLE },
+	{ "shutdown-and-write", NULL, shutdown_first, SEEN, false, WHOLE },
+	{ "alias-mapping", prepare_alias, alias, SEEN, true, WHOLE },
+	{ "alias-file", prepare_alias, alias_file, SEEN, true, WHOLE },
+	{ "alias-child", prepare_shared, fork_child_writes, SEEN, true, WHOLE },
+	{ "private-file", prepare_private_file, fill_after, SEEN, true, WHOLE },
+	{ "proc-self-mem", NULL, proc_mem, SEEN, false, WHOLE },
+	{ "process-vm-writev", NULL, process_vm_self, SEEN, false, WHOLE },
+	{ "process-vm-writev-from-outside", NULL, process_vm_child, UNSEEN, false, WHOLE },
+	{ "read", NULL, by_read, SEEN, false, WHOLE },
+	{ "pread", NULL, by_pread, SEEN, false, WHOLE },
+	{ "readv", NULL, by_readv, SEEN, false, WHOLE },
+	{ "preadv", NULL, by_preadv, SEEN, false, WHOLE },
+	{ "read-by-syscall", NULL, by_syscall, SEEN, false, WHOLE },
+	{ "read-by-instruction", NULL, by_instruction, SEEN, false, WHOLE },
+	{ "fread", NULL, by_fread, SEEN, false, WHOLE },
+	{ "recv", NULL, recv_into, SEEN, false, WHOLE },
+	{ "recvmsg", NULL, recvmsg_into, SEEN, false, WHOLE },
+	{ "getrandom", NULL, by_getrandom, SEEN, false, WHOLE },
+	{ "process-vm-readv", NULL, by_process_vm_readv, SEEN, false, WHOLE },
+	{ "munmap", NULL, unmap_and_map, UNSEEN, false, WHOLE },
+	{ "munmap-refused", NULL, unmap_badly, SEEN, false, WHOLE },
+	{ "munmap-by-instruction", NULL, unmap_raw, UNSEEN, false, CUT },
+	{ "munmap-and-mmap-by-instruction", NULL, unmap_and_map_raw, UNSEEN, false, WRONG },
+	{ "mmap-over", NULL, map_over, UNSEEN, false, WHOLE },
+	{ "madvise-dontneed", NULL, dontneed, UNSEEN, false, WHOLE },
+	{ "madvise-dontneed-by-instruction", NULL, dontneed_raw, UNSEEN, false, WRONG },
+	{ "madvise-free", NULL, advise_free, SEEN, false, WHOLE },
+	{ "mremap", NULL, move, SEEN_PINNED, false, WHOLE },
+	{ "write-and-mremap", NULL, write_and_move, SEEN_PINNED, false, WHOLE },
+	{ "mprotect", NULL, protect_twice, SEEN, false, WHOLE },
+	{ "realloc", prepare_large_block, reallocate, SEEN_PINNED, false, WHOLE },
+	{ "reallocarray", prepare_large_block, reallocate_array, SEEN_PINNED, false, WHOLE },
+	{ "free", prepare_large_block, free_alone, UNSEEN, false, WHOLE },
+	{ "free-aligned", prepare_aligned, free_and_malloc, UNSEEN, false, WHOLE },
+	{ "free-and-malloc", prepare_heap, free_and_malloc, SEEN, false, WHOLE },
+	{ "free-and-malloc-mapped", prepare_large_block, free_and_malloc, UNSEEN, false, WHOLE },
+	{ "brk", prepare_break, move_break, UNSEEN, false, WHOLE },
+	{ "fork-child-writes", NULL, fork_child_writes, UNSEEN, false, WHOLE },
+	{ "fork-raw-child-writes", NULL, fork_raw_child_writes, UNSEEN, false, WHOLE },
+	{ "fork-parent-writes", NULL, fork_parent_writes, UNSEEN, false, WHOLE },
+	{ "sandbox", NULL, sandboxed, SEEN, false, WHOLE },
+	{ "exit", NULL, leave_by_exit, SEEN, false, WHOLE },
+	{ "_exit", NULL, leave_by__exit, UNSEEN, false, WHOLE },
+	{ "exec", NULL, leave_by_exec, UNSEEN, false, WHOLE },
+	{ "kill", NULL, leave_by_kill, UNSEEN, false, CUT },
 };
 const size_t way_count = sizeof(ways) / sizeof(ways[0]);
