@@ -356,9 +356,10 @@ int guard_pinned(struct guard_record *record)
 	atomic_store(&record->taken, false);
 	/* Over what is left of its covers. A page that was pinned before it was taken is guarded for nothing: that can't be told. */
 	kind = atomic_load(&guard_backend_now);
+	/* During a fork: its child must not find it under guard, so what was pinned is replaced now. */
 	if (!atomic_load(&guard_forks) || !kind->renew)
 		rc = protect_locked(record);
-	else if (!record_is_lent(record)) /* the child must not find it under guard, so what was pinned is replaced now */
+	else if (!record_is_lent(record))
 		rc = kind->renew(record->start, record->end);
 unlock:
 	guard_unlock(mask);

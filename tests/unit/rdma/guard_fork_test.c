@@ -47,7 +47,7 @@ static struct meeting {
 	pthread_barrier_t forking, done;
 	struct sent *sent, late;
 	int refused, pinned;
-} *_Atomic meeting;
+} * _Atomic meeting;
 
 static void before_libc_forks(void)
 {
