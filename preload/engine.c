@@ -81,10 +81,12 @@ void engine_open(struct conn *conn, const struct sockaddr_storage *local, const 
 	struct engine *engine;
 
 	/* A connect that is under way has no peer yet: that is seen when it has to meet. */
-	if (!engine_serves(conn->policy) || settings.transport == TRANSPORT_NONE ||
-	    guest_sandboxed() ||
-	    (peer->ss_family && !meet_is_local(&names)))
+	if (!engine_serves(conn->policy) || settings.transport == TRANSPORT_NONE || guest_sandboxed())
 		return;
+	if (peer->ss_family && !meet_is_local(&names)) {
+		stats_reason(conn->slot, REASON_REMOTE);
+		return;
+	}
 	engine = make(conn);
 	if (!engine)
 		return;
@@ -350,8 +352,10 @@ static int reach_out(struct conn *conn, struct engine *engine)
 		meet(conn, engine); /* before the peer can see it */
 		rc = meet_give(engine->reached, &given);
 	}
-	if (rc >= 0)
+	if (rc >= 0) {
+		engine->channel.peer = meet_process(engine->reached);
 		drop_own(&conn->engine_fd);
+	}
 	return rc;
 }
 

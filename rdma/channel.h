@@ -36,7 +36,7 @@ struct channel {
 	struct channel_header *header;
 	struct lane out, in;	/* as this end sees them */
 	int fd;			/* of the segment; -1 once both ends have it */
-	pid_t peer;		/* the process that came to the rendezvous, by the kernel's word; 0: not known */
+	pid_t peer;		/* the process at the other end of the rendezvous, by the kernel's word; 0: not known */
 	struct source_out sources_out;
 	struct source_in sources_in;
 };

@@ -128,8 +128,8 @@ static void cma_drop(const struct transport_place *place)
 	atomic_fetch_and(&pool_used[index / 64], ~(1ull << index % 64));
 }
 
-/* Whether the process is of our own user: /proc shows the owner, and root for processes that are not dumpable. */
-static int is_same_user(pid_t process)
+/* Returns 0 with the owner of a process as /proc shows it: its user, and root for processes that are not dumpable. */
+static int owner_of(pid_t process, uid_t *owner)
 {
 	char path[32];
 	struct stat info;
@@ -139,7 +139,30 @@ static int is_same_user(pid_t process)
 	rc = sys_call(SYS_newfstatat, AT_FDCWD, (long)path, (long)&info, 0, 0, 0);
 	if (rc < 0)
 		return (int)rc;
-	return info.st_uid == (uid_t)sys_call(SYS_geteuid, 0, 0, 0, 0, 0, 0) ? 0 : -EACCES;
+	*owner = info.st_uid;
+	return 0;
+}
+
+static uid_t own_user(void)
+{
+	return (uid_t)sys_call(SYS_geteuid, 0, 0, 0, 0, 0, 0);
+}
+
+/* Whether the process is of our own user. */
+static int is_same_user(pid_t process)
+{
+	uid_t owner;
+	int rc = owner_of(process, &owner);
+
+	return rc < 0 ? rc : owner == own_user() ? 0 : -EACCES;
+}
+
+/* The kernel says the same of another user's process and of one that is not dumpable, which looks like root's. */
+static int why_refused(pid_t process)
+{
+	uid_t owner;
+
+	return !owner_of(process, &owner) && owner && owner != own_user() ? -EACCES : -EPERM;
 }
 
 static long read_vm(pid_t process, const struct iovec *local, int locals, const struct iovec *remote, int remotes)
@@ -182,6 +205,8 @@ static int cma_prove(struct transport_reach *reach, const struct transport_place
 			rc = by_hint;
 		process = reach->hint;
 	}
+	if (rc == -EPERM)
+		rc = why_refused(process);
 	if (rc < 0)
 		return rc;
 	reach->process = process;

@@ -325,8 +325,7 @@ int meet_give(int reached, const struct channel *channel)
 	return rc == -EPERM ? -EAGAIN : rc < 0 ? (int)rc : 0;
 }
 
-/* Returns the process behind a socket of ours, 0 if it is not to be seen from here. */
-static pid_t process_behind(int reached)
+pid_t meet_process(int reached)
 {
 	struct ucred who = { 0 };
 	socklen_t bytes = sizeof(who);
@@ -426,7 +425,7 @@ int meet_pick_up(const struct meet_names *names, int offer, int *visitor, struct
 		channel_close(out);
 		rc = -EPROTO;
 	}
-	out->peer = rc < 0 ? 0 : process_behind(*visitor);
+	out->peer = rc < 0 ? 0 : meet_process(*visitor);
 	sys_call(SYS_close, memory, 0, 0, 0, 0, 0);
 close_visitor:
 	sys_call(SYS_close, *visitor, 0, 0, 0, 0, 0);

@@ -46,6 +46,9 @@ int meet_reach(const struct meet_names *names);
  */
 int meet_give(int reached, const struct channel *channel);
 
+/* Returns the process behind a rendezvous' socket by the kernel's word, in our numbers; 0 if it is not to be seen from here. */
+pid_t meet_process(int reached);
+
 /*
  * Connecting end: picks up a channel if one is there. Returns 0 with the channel mapped, -EAGAIN (nobody has come yet, or has
  * brought nothing yet), -EPERM or -EPROTO (somebody came who may not, or with nonsense: he is gone, the offer stands), or
