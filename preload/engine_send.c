@@ -20,7 +20,6 @@
 #include "preload/spread.h"
 
 #define ROOM_WAIT_NS 20000 /* for a consumer that takes nothing meanwhile */
-#define LEAVING_WAIT_NS NS_PER_SEC /* for a consumer that leaves: a matter of a few instructions, if it is not stopped */
 #define RAW_WAIT_NS 200000 /* for one that is at raw bytes */
 #define TCP_BYTES_NS 4 /* bytes that TCP itself would take in a nanosecond, at best */
 #define ROOM_STEP 16384	   /* of room that is worth a record */
@@ -228,20 +227,12 @@ static ssize_t put_patiently(struct lane *out, const struct iovec *iov, int coun
 static ssize_t look_at_presence(struct conn *conn, struct engine *engine, int fd, ssize_t done)
 {
 	struct lane *out = &engine->channel.out;
-	struct pollfd look = { .fd = fd, .events = POLLRDHUP };
-	enum lane_presence presence = lane_presence(out);
-	uint64_t until;
 	ssize_t taken;
 
-	if (__builtin_expect(presence == LANE_STAYS, 1))
+	if (__builtin_expect(!lane_leaves(out), 1))
 		return done;
 	source_keep_all(out); /* nobody fetches what is behind the end */
-	until = clock_now() + LEAVING_WAIT_NS;
-	while (presence == LANE_LEAVES && clock_now() < until && sys_call(SYS_poll, (long)&look, 1, 0, 0, 0, 0) <= 0) {
-		sys_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
-		presence = lane_presence(out);
-	}
-	taken = lane_presence(out) == LANE_HAS_LEFT ? lane_left(out, (size_t)done) : -EPROTO;
+	taken = lane_left(out, (size_t)done);
 	engine->pinned = true;
 	restore_options(engine, fd);
 	stats_reason(conn->slot, REASON_LEFT);

@@ -256,7 +256,7 @@ static void hand_over(struct exec *exec, struct conn *conn, const struct names *
 		if (engine_met(engine))
 			hand_over_lane(exec, conn, engine, names);
 		lock_give(&engine->in, &hold);
-		if (engine_met(engine) && lane_presence(&engine->channel.in) != LANE_STAYS)
+		if (engine_met(engine) && lane_leaves(&engine->channel.in))
 			evict_out(conn, engine, names->fds[0]);
 		if (!exec->spawns && is_ours())
 			engine_gives_up(conn, engine);

@@ -43,22 +43,26 @@ static ssize_t backlog(const struct lane *lane, uint64_t tail)
 	return used > lane->bytes || head % RECORD_ALIGN ? -EPROTO : (ssize_t)used;
 }
 
-/* Whether the consumer leaves, or has left, as it knows itself. */
+/* Whether the consumer has left, as it knows itself. */
 static uint32_t away(const struct lane *lane)
 {
 	return atomic_load_explicit(&lane->shared->away, RELAXED);
 }
 
-static void set_away(struct lane *lane, enum lane_presence presence)
-{
-	atomic_store_explicit(&lane->shared->away, presence, RELAXED);
-	atomic_store(&lane->shared->leave, presence);
-}
-
 /* Where the records end, for the consumer: what comes after it has left is not for it. */
 static uint64_t end_of(const struct lane *lane)
 {
-	return atomic_load(away(lane) == LANE_HAS_LEFT ? &lane->shared->end : &lane->shared->tail);
+	return away(lane) ? atomic_load(&lane->shared->end) & ~LANE_END_SET : atomic_load(&lane->shared->tail);
+}
+
+/* Whoever comes first says where the records end that are for a consumer that leaves. Returns what was said. */
+static uint64_t decide_end(struct lane *lane, uint64_t tail)
+{
+	uint64_t end = 0;
+
+	if (atomic_compare_exchange_strong(&lane->shared->end, &end, tail | LANE_END_SET))
+		return tail;
+	return end & ~LANE_END_SET;
 }
 
 ssize_t lane_backlog(const struct lane *lane)
@@ -103,7 +107,7 @@ bool lane_may_take_over(const struct lane *lane)
 
 	return atomic_load_explicit(&shared->reader, RELAXED) && !atomic_load_explicit(&shared->raw, RELAXED) &&
 	       ahead < AHEAD_MAX && backlog(lane, atomic_load_explicit(&shared->tail, RELAXED)) == 0 &&
-	       lane_presence(lane) == LANE_STAYS;
+	       !lane_leaves(lane);
 }
 
 bool lane_take_over(struct lane *lane)
@@ -413,7 +417,7 @@ int lane_get(struct lane *lane, const struct iovec *iov, int count, bool peek, s
 		leave_at(lane, &at, *got - before);
 	if (*got)
 		return LANE_DATA;
-	if (at.head == at.tail && away(lane) == LANE_HAS_LEFT)
+	if (at.head == at.tail && away(lane))
 		ring_ends(lane);
 	return atomic_load_explicit(&shared->from_ring, RELAXED) ? LANE_EMPTY : LANE_RAW;
 }
@@ -559,18 +563,18 @@ void lane_leave(struct lane *lane)
 	atomic_exchange(&shared->armed, 0);
 	/*
 	 * In one total order with publish() and lane_presence(): a producer that does not see this has published before the
-	 * next load.
+	 * load of `tail`; one that does, decides with us.
 	 */
-	set_away(lane, LANE_LEAVES);
-	atomic_store_explicit(&shared->end, atomic_load(&shared->tail), RELAXED);
-	set_away(lane, LANE_HAS_LEFT);
+	atomic_store(&shared->leave, 1);
+	decide_end(lane, atomic_load(&shared->tail));
+	atomic_store_explicit(&shared->away, 1, RELAXED);
 }
 
 ssize_t lane_left(struct lane *lane, size_t put)
 {
 	struct lane_shared *shared = lane->shared;
 	uint64_t tail = atomic_load_explicit(&shared->tail, RELAXED);
-	uint64_t end = atomic_load(&shared->end);
+	uint64_t end = decide_end(lane, tail);
 	size_t late;
 
 	if (!atomic_load_explicit(&shared->on_ring, RELAXED))

@@ -15,9 +15,10 @@
  *    says what it is about to do, and then looks at the other);
  *  - the consumer arms, looks again, and sleeps; the producer publishes, and then asks whether it must ring;
  *  - while a lane is on the ring its TCP stream carries doorbells alone, one byte each; a SWITCH tells how many were sent;
- *  - a consumer that will hand the stream to somebody who knows nothing of rings leaves: it says so, and looks where the ring
+ *  - a consumer that will hand the stream to somebody who knows nothing of rings leaves: it says so, and then where the ring
  *    ends. Up to there all is its own, and the next byte of the stream is raw. A producer that has put something looks whether
- *    the consumer leaves, and takes back what is behind the end. From then on the lane is on TCP for good.
+ *    the consumer leaves, says where the ring ends if that was not said, and takes back what is behind it. So neither waits
+ *    for the other. From then on the lane is on TCP for good.
  *
  * Everything in shared memory may have been written by a hostile peer: indices are read once and checked, lengths are cut to
  * what the ring can hold, and the mapping is larger than any record; nonsense is -EPROTO and ends the connection.
@@ -59,18 +60,15 @@ struct lane_shared {
 	_Atomic uint32_t raw;		/* receives of raw bytes under way */
 	_Atomic uint32_t reader;	/* it has received by an intercepted call, and will go on so */
 	_Atomic uint32_t taken;		/* bytes of the record at `head` that are consumed */
-	_Atomic uint32_t away;		/* `leave`, where the consumer has it at hand */
-	_Atomic uint64_t end;		/* ring position behind the last record that is for it, once it has left */
+	_Atomic uint32_t away;		/* it has left, for itself */
 	/* both: set by the consumer before it sleeps, cleared by the producer that rings */
 	_Alignas(LANE_LINE) _Atomic uint32_t armed;
-	_Atomic uint32_t leave;		/* consumer: enum lane_presence; the producer looks at this line anyway */
+	_Atomic uint32_t leave;		/* consumer: it leaves; the producer looks at this line anyway */
+	/* both: ring position behind the last record that is for a consumer that leaves, and LANE_END_SET; 0: not said yet */
+	_Atomic uint64_t end;
 };
 
-enum lane_presence {
-	LANE_STAYS,
-	LANE_LEAVES,	/* has left in a moment, and needs nothing for that */
-	LANE_HAS_LEFT,
-};
+#define LANE_END_SET 1ull
 
 /* One end's view. Ownership: the memory is the channel's; a lane holds pointers into it. */
 struct lane {
@@ -128,17 +126,15 @@ void lane_rang(struct lane *lane, bool taken);
 /* Returns bytes in the ring that the consumer has not taken, records' heads included; -EPROTO for nonsense. */
 ssize_t lane_backlog(const struct lane *lane);
 
-/* Whether the consumer is there: to be asked after every put, before the bytes count as sent. */
-static inline enum lane_presence lane_presence(const struct lane *lane)
+/* Whether the consumer leaves, or has left: to be asked after every put, before the bytes count as sent. */
+static inline bool lane_leaves(const struct lane *lane)
 {
-	uint32_t leave = atomic_load(&lane->shared->leave);
-
-	return leave < LANE_HAS_LEFT ? (enum lane_presence)leave : LANE_HAS_LEFT;
+	return atomic_load(&lane->shared->leave) != 0;
 }
 
 /*
- * The consumer has left: moves the lane to TCP. Returns how many of the `put` bytes that were put since the last look it has,
- * or -EPROTO. 
+ * The consumer leaves: moves the lane to TCP. Returns how many of the `put` bytes that were put since the last look it has,
+ * or -EPROTO.
  */
 ssize_t lane_left(struct lane *lane, size_t put);
 
@@ -192,7 +188,7 @@ size_t lane_raw_max(const struct lane *lane);
 
 static inline bool lane_has_left(const struct lane *lane)
 {
-	return atomic_load_explicit(&lane->shared->away, memory_order_relaxed) == LANE_HAS_LEFT;
+	return atomic_load_explicit(&lane->shared->away, memory_order_relaxed) != 0;
 }
 
 static inline bool lane_is_over(const struct lane *lane)
@@ -203,7 +199,7 @@ static inline bool lane_is_over(const struct lane *lane)
 	       !atomic_load_explicit(&shared->from_ring, memory_order_relaxed) &&
 	       !atomic_load_explicit(&shared->bells_skip, memory_order_relaxed) &&
 	       atomic_load_explicit(&shared->head, memory_order_relaxed) ==
-		       atomic_load_explicit(&shared->end, memory_order_relaxed);
+		       (atomic_load_explicit(&shared->end, memory_order_relaxed) & ~LANE_END_SET);
 }
 
 #endif

@@ -295,7 +295,7 @@ static void leave(size_t put)
 	lane_is_over(&lane);
 	if (put % 4 == 0)
 		lane_leave(&lane);
-	if (lane_presence(&lane) == LANE_STAYS)
+	if (!lane_leaves(&lane))
 		return;
 	taken = lane_left(&lane, put);
 	must(taken == -EPROTO || (taken >= 0 && (size_t)taken <= put));

@@ -17,7 +17,7 @@
  *  - A SWITCH rings no doorbell of its own: it tells how many were sent before it, and raw bytes follow.
  *  - A consumer may leave the ring for good at any time: it takes its bell away, says that it leaves, and looks where the ring
  *    ends; behind that end, and the doorbells that were rung until then, raw bytes follow. A producer looks after each record
- *    whether the consumer leaves, and takes back what is behind the end. Before it takes the bell it says that it rings.
+ *    whether the consumer leaves, decides the end if nobody has, and takes back what is behind it. Before it takes the bell it says that it rings.
  *  - A doorbell that does not fit the TCP buffer may be left out: what fills the buffer wakes the consumer, who looks again.
  */
 #ifndef BYTES
@@ -45,12 +45,24 @@ byte bells = 0;		/* by the producer: doorbells sent */
 bool ringing = false;	/* by the producer: a doorbell may be on its way */
 byte puts = 0;		/* by the producer: records so far */
 byte leave = 0;		/* by the consumer: 1 leaves, 2 has left */
-byte end = 0;		/* by the consumer: records that are for it, once it has left */
+byte end = 0;		/* by both, once: records that are for a consumer that leaves */
+bool decided = false;
 bool gone = false;	/* the producer's end, clean or not */
 
 inline put(kind, value)
 {
 	atomic { ring ! kind, value; puts++ }
+}
+
+/* By whoever comes first. */
+inline decide_end(records)
+{
+	atomic {
+		if
+		:: !decided -> end = records; decided = true
+		:: else -> skip
+		fi
+	}
 }
 
 inline ring_bell()
@@ -91,7 +103,7 @@ inline look_at_presence(bytes)
 #else
 	:: leave == 0 -> ring_bell()
 	:: leave != 0 ->
-		leave == 2;
+		decide_end(puts);
 		on_ring = false;
 		if
 		:: puts > end -> next = next - bytes
@@ -203,13 +215,18 @@ active proctype consumer()
 		armed = false;
 #endif
 #ifdef MUTANT_LEAVE_LATE
-		end = puts;
+		most = puts;
 		leave = 1;
 #else
 		leave = 1;
-		end = puts;
+		most = puts;
 #endif
-		leave = 2
+#ifdef MUTANT_LEAVE_ALONE
+		end = most;
+#else
+		decide_end(most);
+#endif
+		atomic { leave = 2; most = 0 }
 #ifdef MUTANT_LEAVE_BLIND
 	:: leave == 2 && taken == end && from_ring ->
 #else

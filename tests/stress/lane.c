@@ -70,10 +70,8 @@ static ssize_t look_at_presence(size_t done)
 {
 	ssize_t taken;
 
-	if (lane_presence(&s.lane) == LANE_STAYS)
+	if (!lane_leaves(&s.lane))
 		return (ssize_t)done;
-	while (lane_presence(&s.lane) == LANE_LEAVES)
-		give_way();
 	taken = lane_left(&s.lane, done);
 	check(taken >= 0 && (size_t)taken <= done, "lane_left of %zu bytes: %zd", done, taken);
 	s.late += (size_t)taken < done;

@@ -191,6 +191,21 @@ uint64_t stepped_add(volatile void *at, size_t bytes, uint64_t value)
 	return before;
 }
 
+bool stepped_compare_exchange(volatile void *at, size_t bytes, void *expected, uint64_t value)
+{
+	uint64_t now;
+
+	step();
+	drain(s.now);
+	now = stepped_read(at, bytes);
+	if (now == stepped_read(expected, bytes)) {
+		stepped_write(at, bytes, value);
+		return true;
+	}
+	stepped_write(expected, bytes, now);
+	return false;
+}
+
 /* Sleeps until `awake` holds. If both sleep for good, a wake-up was lost. */
 static void wait_until(bool (*awake)(void), const char *what)
 {

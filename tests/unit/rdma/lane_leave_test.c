@@ -20,7 +20,7 @@ static ssize_t put_from(uint64_t position, size_t bytes)
 
 	fill(data, position, bytes);
 	assert_int_equal(lane_put(&lane, &iov, 1, 0), bytes);
-	return lane_presence(&lane) == LANE_HAS_LEFT ? lane_left(&lane, bytes) : (ssize_t)bytes;
+	return lane_leaves(&lane) ? lane_left(&lane, bytes) : (ssize_t)bytes;
 }
 
 static int get_bytes(uint8_t *data, size_t room, size_t *got)
@@ -53,6 +53,24 @@ static void a_consumer_that_leaves_keeps_what_was_there_and_no_more(void **state
 	assert_true(lane_is_over(&lane));
 	assert_true(lane_raw_begins(&lane));
 	lane_raw_ends(&lane, 500);
+}
+
+static void a_producer_says_where_the_ring_ends_for_a_consumer_that_has_not(void **state)
+{
+	uint8_t data[3000];
+	size_t got;
+
+	assert_true(lane_take_over(&lane));
+	assert_int_equal(put_from(0, 1000), 1000);
+	atomic_store(&lane.shared->leave, 1); /* and was stopped there */
+	assert_int_equal(put_from(1000, 500), 500);
+	assert_false(lane_take_over(&lane));
+	lane_leave(&lane);
+	assert_int_equal(get_bytes(data, sizeof(data), &got), LANE_DATA);
+	assert_int_equal(got, 1500);
+	assert_true(right(data, 0, 1500));
+	assert_int_equal(get_bytes(data, sizeof(data), &got), LANE_RAW);
+	assert_true(lane_is_over(&lane));
 }
 
 static void the_end_of_a_ring_comes_after_every_doorbell(void **state)
@@ -106,8 +124,6 @@ static void a_producer_believes_no_end_that_can_not_be(void **state)
 	assert_int_equal(put_from(1500, 5), -EPROTO);
 	atomic_store(&lane.shared->end, atomic_load(&lane.shared->tail) - 8);
 	assert_int_equal(lane_left(&lane, 5), -EPROTO);
-	atomic_store(&lane.shared->leave, 77);
-	assert_int_equal(lane_presence(&lane), LANE_HAS_LEFT);
 }
 
 int main(void)
@@ -115,6 +131,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_lane, drop_lane)
 	const struct CMUnitTest tests[] = {
 		TEST(a_consumer_that_leaves_keeps_what_was_there_and_no_more),
+		TEST(a_producer_says_where_the_ring_ends_for_a_consumer_that_has_not),
 		TEST(the_end_of_a_ring_comes_after_every_doorbell),
 		TEST(raw_bytes_before_a_takeover_come_first_though_the_consumer_leaves),
 		TEST(a_producer_believes_no_end_that_can_not_be),
