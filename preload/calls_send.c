@@ -223,13 +223,32 @@ ZC_EXPORT ssize_t pwritev64(int fd, const struct iovec *iov, int count, off64_t 
 	return real.pwritev64(fd, iov, count, offset);
 }
 
+/* Returns ENGINE_BY_KERNEL if the ring does not take it. */
+static ssize_t sendfile_by_ring(int fd, int in, off64_t *offset, size_t bytes)
+{
+	struct conn *conn = table_conn(fd);
+
+	if (!conn || !engine_is_there(conn))
+		return ENGINE_BY_KERNEL;
+	sg_before_send();
+	return engine_sendfile(conn, fd, in, offset, bytes);
+}
+
 ZC_EXPORT ssize_t sendfile(int fd, int in, off_t *offset, size_t bytes)
 {
+	ssize_t rc = sendfile_by_ring(fd, in, (off64_t *)offset, bytes);
+
+	if (rc != ENGINE_BY_KERNEL)
+		return send_result(rc);
 	return SEND_KERNEL_ONLY(fd, real.sendfile(fd, in, offset, bytes));
 }
 
 ZC_EXPORT ssize_t sendfile64(int fd, int in, off64_t *offset, size_t bytes)
 {
+	ssize_t rc = sendfile_by_ring(fd, in, offset, bytes);
+
+	if (rc != ENGINE_BY_KERNEL)
+		return send_result(rc);
 	return SEND_KERNEL_ONLY(fd, real.sendfile64(fd, in, offset, bytes));
 }
 

@@ -177,6 +177,9 @@ extern uint32_t engine_premade; /* channels made by the present fork */
 /* Sends by the ring. Returns bytes taken, -errno or ENGINE_BY_KERNEL. */
 ssize_t engine_send(struct conn *conn, int fd, const struct iovec *iov, int count, int flags);
 
+/* sendfile() of a file, the same way. Returns as engine_send. */
+ssize_t engine_sendfile(struct conn *conn, int fd, int in, off64_t *offset, size_t bytes);
+
 /* Around every send that the kernel serves, and every receive before both ends have met; `done` is what it has brought. */
 struct engine_raw {
 	struct conn *conn; /* NULL: nothing to end */

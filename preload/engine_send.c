@@ -13,6 +13,7 @@
 
 #include "common/sys.h"
 #include "preload/engine_in.h"
+#include "preload/engine_out.h"
 #include "preload/engine_source.h"
 #include "preload/evict.h"
 #include "preload/real.h"
@@ -22,7 +23,6 @@
 #define ROOM_WAIT_NS 20000 /* for a consumer that takes nothing meanwhile */
 #define RAW_WAIT_NS 200000 /* for one that is at raw bytes */
 #define TCP_BYTES_NS 4 /* bytes that TCP itself would take in a nanosecond, at best */
-#define ROOM_STEP 16384	   /* of room that is worth a record */
 #define STALLED_LOOK 8 /* sends that a consumer has not moved for, after which the socket is asked how it is */
 
 /* Bytes that the kernel has been given on this socket, doorbells included; UINT64_MAX if it can't say. */
@@ -191,27 +191,33 @@ static bool makes_room(const struct lane_shared *out, uint64_t since_moved)
 
 /*
  * A consumer that is busy taking bytes makes room faster than TCP would take them: as long as it does, a little patience, also
- * with one that moves and moves and never gets far. Puts more. Under the lock. Returns bytes or -EPROTO.
+ * with one that moves and moves and never gets far.
  */
+bool engine_has_patience(const struct lane *out, struct patience *patience)
+{
+	uint64_t now = clock_now();
+	uint64_t there = atomic_load_explicit(&out->shared->head, memory_order_relaxed) +
+			 atomic_load_explicit(&out->shared->received, memory_order_relaxed);
+
+	if (!patience->until)
+		patience->until = now + RAW_WAIT_NS + patience->bytes / TCP_BYTES_NS;
+	if (there != patience->at || !patience->moved)
+		patience->moved = now;
+	if (now > patience->until || !makes_room(out->shared, now - patience->moved))
+		return false;
+	patience->at = there;
+	for (int i = 0; i < 16; i++)
+		cpu_relax();
+	return true;
+}
+
+/* Puts what is behind `skip`. Returns bytes, those included, or -EPROTO. */
 static ssize_t put_patiently(struct lane *out, const struct iovec *iov, int count, size_t bytes, size_t skip)
 {
 	ssize_t more = lane_put(out, iov, count, skip), done = more < 0 ? more : (ssize_t)skip + more;
-	uint64_t at = 0, moved = 0, until = 0;
+	struct patience patience = { .bytes = bytes };
 
-	while (done >= 0 && (size_t)done < bytes) {
-		uint64_t now = clock_now();
-		uint64_t there = atomic_load_explicit(&out->shared->head, memory_order_relaxed) +
-				 atomic_load_explicit(&out->shared->received, memory_order_relaxed);
-
-		if (!until)
-			until = now + RAW_WAIT_NS + bytes / TCP_BYTES_NS;
-		if (there != at || !moved)
-			moved = now;
-		if (now > until || !makes_room(out->shared, now - moved))
-			break;
-		at = there;
-		for (int i = 0; i < 16; i++)
-			cpu_relax();
+	while (done >= 0 && (size_t)done < bytes && engine_has_patience(out, &patience)) {
 		if (lane_room(out) < ROOM_STEP && (size_t)done + ROOM_STEP < bytes)
 			continue;
 		more = lane_put(out, iov, count, (size_t)done);
@@ -241,22 +247,20 @@ static ssize_t look_at_presence(struct conn *conn, struct engine *engine, int fd
 	return taken < 0 ? -ECONNRESET : taken;
 }
 
-/* Puts what fits. Returns bytes, or ENGINE_BY_KERNEL if the lane is on TCP. Under the lock. */
-static ssize_t put(struct conn *conn, struct engine *engine, int fd, const struct iovec *iov, int count, size_t bytes,
-		   struct announced *announced)
+bool engine_put_begins(struct conn *conn, struct engine *engine, int fd)
 {
-	ssize_t done;
+	if (!take_over(conn, engine, fd))
+		return false;
+	if (atomic_load(&engine->channel.out.shared->reader) && is_alive(engine, fd))
+		return true;
+	engine_switch_back(conn, engine, fd);
+	return false;
+}
+
+ssize_t engine_put_ends(struct conn *conn, struct engine *engine, int fd, ssize_t done, size_t bytes)
+{
 	int rc;
 
-	if (!take_over(conn, engine, fd))
-		return ENGINE_BY_KERNEL;
-	if (!atomic_load(&engine->channel.out.shared->reader) || !is_alive(engine, fd)) {
-		engine_switch_back(conn, engine, fd);
-		return ENGINE_BY_KERNEL;
-	}
-	done = sources_put(conn, engine, iov, count, bytes, announced);
-	if (done >= 0 && (size_t)done < bytes)
-		done = put_patiently(&engine->channel.out, iov, count, bytes, (size_t)done);
 	if (done >= 0)
 		done = look_at_presence(conn, engine, fd, done);
 	if (done < 0)
@@ -275,6 +279,20 @@ static ssize_t put(struct conn *conn, struct engine *engine, int fd, const struc
 		stats_reason(conn->slot, REASON_RING_FULL);
 	}
 	return done;
+}
+
+/* Puts what fits. Returns as engine_put_ends. Under the lock. */
+static ssize_t put(struct conn *conn, struct engine *engine, int fd, const struct iovec *iov, int count, size_t bytes,
+		   struct announced *announced)
+{
+	ssize_t done;
+
+	if (!engine_put_begins(conn, engine, fd))
+		return ENGINE_BY_KERNEL;
+	done = sources_put(conn, engine, iov, count, bytes, announced);
+	if (done >= 0 && (size_t)done < bytes)
+		done = put_patiently(&engine->channel.out, iov, count, bytes, (size_t)done);
+	return engine_put_ends(conn, engine, fd, done, bytes);
 }
 
 /* The rest of a send of which `done` bytes are in the ring, as the program's own call would. */

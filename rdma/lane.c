@@ -168,6 +168,34 @@ static void gather_copy(struct gather *from, uint8_t *to, size_t bytes)
 	}
 }
 
+ssize_t lane_space(struct lane *lane, size_t most, void **at)
+{
+	ssize_t free = room(lane, RESERVE + sizeof(struct record));
+
+	if (free < 0)
+		return free;
+	free &= ~(ssize_t)(RECORD_ALIGN - 1);
+	most = most < LANE_CHUNK ? most : LANE_CHUNK;
+	*at = record_at(lane, atomic_load_explicit(&lane->shared->tail, RELAXED)) + 1;
+	return most < (size_t)free ? (ssize_t)most : free;
+}
+
+/* Publishes a record whose data are in place. */
+static void publish_data(struct lane *lane, size_t bytes)
+{
+	uint64_t tail = atomic_load_explicit(&lane->shared->tail, RELAXED);
+
+	record_at(lane, tail)->kind = RECORD_DATA;
+	record_at(lane, tail)->bytes = (uint32_t)bytes;
+	publish(lane, tail + sizeof(struct record) + padded(bytes));
+}
+
+void lane_filled(struct lane *lane, size_t bytes)
+{
+	publish_data(lane, bytes);
+	lane_sent_raw(lane, bytes);
+}
+
 ssize_t lane_put(struct lane *lane, const struct iovec *iov, int count, size_t skip)
 {
 	struct gather from = { iov, count, 0 };
@@ -180,22 +208,17 @@ ssize_t lane_put(struct lane *lane, const struct iovec *iov, int count, size_t s
 		skip -= (from.iov++)->iov_len;
 	from.offset = skip;
 	while (left) {
-		uint64_t tail = atomic_load_explicit(&lane->shared->tail, RELAXED);
-		ssize_t free = room(lane, RESERVE + sizeof(struct record));
-		size_t part = left < LANE_CHUNK ? left : LANE_CHUNK;
+		void *to;
+		ssize_t part = lane_space(lane, left, &to);
 
-		if (free < 0)
-			return free;
-		free &= ~(ssize_t)(RECORD_ALIGN - 1);
-		part = part < (size_t)free ? part : (size_t)free;
+		if (part < 0)
+			return part;
 		if (!part)
 			break;
-		record_at(lane, tail)->kind = RECORD_DATA;
-		record_at(lane, tail)->bytes = (uint32_t)part;
-		gather_copy(&from, (uint8_t *)(record_at(lane, tail) + 1), part);
-		publish(lane, tail + sizeof(struct record) + padded(part));
-		put += part;
-		left -= part;
+		gather_copy(&from, to, (size_t)part);
+		publish_data(lane, (size_t)part);
+		put += (size_t)part;
+		left -= (size_t)part;
 	}
 	lane_sent_raw(lane, put);
 	return (ssize_t)put;

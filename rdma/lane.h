@@ -103,6 +103,13 @@ bool lane_switch(struct lane *lane);
 /* Puts as many bytes as fit, from the ones after the first `skip`. On the ring only. Returns bytes put, or -EPROTO. */
 ssize_t lane_put(struct lane *lane, const struct iovec *iov, int count, size_t skip);
 
+/*
+ * The same for bytes that are not in memory yet: where so many go, at most; and so many are there now. Returns bytes, 0 if there
+ * is no room, or -EPROTO. On the ring only.
+ */
+ssize_t lane_space(struct lane *lane, size_t most, void **at);
+void lane_filled(struct lane *lane, size_t bytes);
+
 /* Returns bytes that lane_put would take at present. */
 ssize_t lane_room(const struct lane *lane);
 

@@ -4,7 +4,9 @@
  * process, met by the real rendezvous, and one end's share of the lanes left as such a peer leaves it.
  */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
+#include <sys/mman.h>
 
 #include "met_testing.h"
 
@@ -76,6 +78,54 @@ static void error_that_a_doorbell_meets_is_the_send_s(void **state)
 	assert_int_equal(send_whole(0, "lost"), -EPIPE);
 }
 
+static void file_is_read_into_the_ring(void **state)
+{
+	int file = memfd_create("file", MFD_CLOEXEC);
+	uint64_t before = atomic_load(&lane_from(0)->shared->tail);
+	off64_t offset = 3;
+	char got[16];
+
+	assert_int_equal(write(file, "0123456789", 10), 10);
+	assert_int_equal(engine_sendfile(conns[0], ends[0], file, &offset, 4), 4);
+	assert_int_equal(offset, 7);
+	assert_int_equal(lseek(file, 2, SEEK_SET), 2);
+	assert_int_equal(engine_sendfile(conns[0], ends[0], file, NULL, 5), 5);
+	assert_int_equal(lseek(file, 0, SEEK_CUR), 7);
+	assert_int_equal(engine_sendfile(conns[0], ends[0], file, NULL, 100), 3); /* the file ends */
+	assert_int_equal(engine_sendfile(conns[0], ends[0], file, NULL, 100), 0);
+	assert_true(atomic_load(&lane_from(0)->shared->tail) > before);
+	assert_int_equal(receive_some(1, got, sizeof(got), 0), 12);
+	assert_memory_equal(got, "345623456789", 12);
+	close(file);
+}
+
+static void file_that_is_larger_than_the_ring_goes_on_by_tcp(void **state)
+{
+	static char data[3 * LARGE], got[3 * LARGE];
+	int file = memfd_create("file", MFD_CLOEXEC), room = 8 * LARGE;
+	size_t at = 0;
+
+	for (size_t i = 0; i < sizeof(data); i++)
+		data[i] = (char)(i * 7 + (i >> 12));
+	assert_int_equal(write(file, data, sizeof(data)), sizeof(data));
+	assert_int_equal(lseek(file, 0, SEEK_SET), 0);
+	setsockopt(ends[0], SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof(room));
+	fcntl(ends[0], F_SETFL, O_NONBLOCK);
+	while (at < sizeof(got)) {
+		ssize_t sent = engine_sendfile(conns[0], ends[0], file, NULL, sizeof(data));
+		ssize_t rc;
+
+		assert_true(sent >= 0 || sent == -EAGAIN || sent == ENGINE_BY_KERNEL);
+		do {
+			rc = receive_some(1, got + at, sizeof(got) - at, MSG_DONTWAIT);
+			at += rc > 0 ? (size_t)rc : 0;
+		} while (rc > 0 && at < sizeof(got));
+	}
+	assert_memory_equal(got, data, sizeof(got));
+	assert_true(atomic_load(&stats->slot[conns[0]->slot].path[PATH_COPY][STAT_PATH_BYTES]) > 1000);
+	close(file);
+}
+
 /* Shows that it moves, and takes nothing. */
 static _Atomic bool moving;
 
@@ -109,6 +159,8 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, connect_ends, close_ends)
 	const struct CMUnitTest tests[] = {
 		TEST(bytes_go_by_the_ring),
+		TEST(file_is_read_into_the_ring),
+		TEST(file_that_is_larger_than_the_ring_goes_on_by_tcp),
 		TEST(end_of_a_peer_that_was_killed_while_it_rang_is_told),
 		TEST(end_of_a_peer_that_was_killed_while_it_took_over_is_told),
 		TEST(bytes_before_a_takeover_that_never_comes_are_received),

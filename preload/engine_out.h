@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT */
+/* The sending side of an engine, between its own files: what is around every put. All under the lock `out`. */
+#ifndef ZC_PRELOAD_ENGINE_OUT_H
+#define ZC_PRELOAD_ENGINE_OUT_H
+
+#include "preload/engine.h"
+
+#define ROOM_STEP 16384 /* of room that is worth a record */
+
+/* Moves the lane to the ring if it may. Returns false if the bytes are the kernel's. */
+bool engine_put_begins(struct conn *conn, struct engine *engine, int fd);
+
+/*
+ * After `done` of `bytes` were put (-EPROTO: nonsense was found): sees to it that the peer takes them, and leaves a ring that is
+ * full. Returns bytes that count as sent, -errno, or ENGINE_BY_KERNEL: the kernel's own send has the answer.
+ */
+ssize_t engine_put_ends(struct conn *conn, struct engine *engine, int fd, ssize_t done, size_t bytes);
+
+/* Waiting for room, zeroes but for `bytes` (of the send) at first. */
+struct patience {
+	size_t bytes;
+	uint64_t at, moved, until;
+};
+
+/* A moment for a consumer that is about to make room. Returns false if it is not, or has had its time. */
+bool engine_has_patience(const struct lane *out, struct patience *patience);
+
+#endif
