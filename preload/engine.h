@@ -55,6 +55,7 @@ struct engine {
 	bool pinned;			/* to TCP, for good */
 	uint64_t ring_bytes;		/* of the stream, so far: the others are the kernel's */
 	bool nodelay, cork;		/* the program's own options: on the ring the socket has others */
+	bool owes_options;		/* and it has them until the rest of this send is out */
 	uint64_t head_seen;		/* of the consumer at the last send */
 	uint32_t stalled;		/* sends since it moved */
 	/* in */
@@ -185,6 +186,7 @@ struct engine_raw {
 	struct conn *conn; /* NULL: nothing to end */
 	struct engine *engine;
 	ssize_t done;
+	int fd;		   /* of a send */
 	bool again;	   /* a receive: they have met in the meantime, engine_recv() has to do it */
 };
 struct engine_raw engine_raw_use(struct conn *conn, int fd);

@@ -57,6 +57,10 @@ static bool option_of(int fd, int name)
 /* With Nagle's algorithm a doorbell would wait for the acknowledgement of the last one; corked, for more bytes. */
 static void free_bells(struct engine *engine, int fd)
 {
+	if (engine->owes_options) {
+		engine->owes_options = false;
+		return;
+	}
 	engine->nodelay = option_of(fd, TCP_NODELAY);
 	engine->cork = option_of(fd, TCP_CORK);
 	if (!engine->nodelay)
@@ -90,7 +94,7 @@ static bool access_option(struct conn *conn, int fd, int name, bool sets, int *v
 	if (engine_met(engine) && lock_take(&engine->out, &hold)) {
 		bool *own = name == TCP_CORK ? &engine->cork : &engine->nodelay;
 
-		ours = atomic_load(&engine->channel.out.shared->on_ring);
+		ours = atomic_load(&engine->channel.out.shared->on_ring) || engine->owes_options;
 		if (ours && sets)
 			*own = *value;
 		else if (ours)
@@ -139,13 +143,30 @@ static bool take_over(struct conn *conn, struct engine *engine, int fd)
 	return true;
 }
 
-void engine_switch_back(struct conn *conn, struct engine *engine, int fd)
+static bool switch_lane(struct conn *conn, struct engine *engine)
 {
 	if (!atomic_load_explicit(&engine->channel.out.shared->on_ring, memory_order_relaxed) ||
 	    !lane_switch(&engine->channel.out))
-		return;
-	restore_options(engine, fd);
+		return false;
 	stats_conn(conn->slot, STAT_CONN_SWITCHES, 1);
+	return true;
+}
+
+void engine_switch_back(struct conn *conn, struct engine *engine, int fd)
+{
+	if (switch_lane(conn, engine))
+		restore_options(engine, fd);
+}
+
+/*
+ * With Nagle's algorithm the rest of the send, if it fills no segment, would wait for the acknowledgement of the last doorbell:
+ * 40 ms. So the program's options come back behind it.
+ */
+static void leave_full_ring(struct conn *conn, struct engine *engine)
+{
+	if (switch_lane(conn, engine))
+		engine->owes_options = true;
+	stats_reason(conn->slot, REASON_RING_FULL);
 }
 
 /* Returns 0, or the -errno that the program's own send would have ended with: the socket tells of it once. */
@@ -274,10 +295,8 @@ ssize_t engine_put_ends(struct conn *conn, struct engine *engine, int fd, ssize_
 		engine_switch_back(conn, engine, fd);
 		return rc == -EPIPE ? ENGINE_BY_KERNEL : rc; /* that one comes again, with its signal */
 	}
-	if ((size_t)done < bytes) {
-		engine_switch_back(conn, engine, fd);
-		stats_reason(conn->slot, REASON_RING_FULL);
-	}
+	if ((size_t)done < bytes)
+		leave_full_ring(conn, engine);
 	return done;
 }
 
@@ -351,7 +370,7 @@ ssize_t engine_send(struct conn *conn, int fd, const struct iovec *iov, int coun
 
 struct engine_raw engine_raw_use(struct conn *conn, int fd)
 {
-	struct engine_raw raw = { .engine = engine_enter(conn, fd), .done = -1 };
+	struct engine_raw raw = { .engine = engine_enter(conn, fd), .done = -1, .fd = fd };
 	struct lock_hold hold;
 
 	if (!raw.engine)
@@ -383,6 +402,10 @@ void engine_raw_ends(struct engine_raw *raw)
 			lane_sent_raw(&raw->engine->channel.out, bytes);
 		else
 			raw->engine->sent += bytes;
+		if (raw->engine->owes_options && !raw->engine->raw_sending && conn_is_same(raw->conn, raw->fd)) {
+			raw->engine->owes_options = false;
+			restore_options(raw->engine, raw->fd);
+		}
 		lock_give(&raw->engine->out, &hold);
 	}
 	engine_leave(raw->conn);
