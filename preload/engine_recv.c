@@ -69,7 +69,13 @@ static long receive_raw(const struct receive *receive, const struct iovec *iov, 
 	return sys_call(SYS_recvmsg, receive->fd, (long)&message, flags, 0, 0, 0);
 }
 
-enum took { TOOK_BYTES, TOOK_NOTHING, TOOK_END, TOOK_LOOK_AGAIN };
+enum took {
+	TOOK_BYTES,
+	TOOK_NOTHING,
+	TOOK_END,
+	TOOK_LOOK_AGAIN,
+	TOOK_LAST,	/* the lane is over: the program's own call does the rest */
+};
 
 static int raw_result(struct receive *receive, long got, size_t *bytes)
 {
@@ -135,6 +141,8 @@ static int take(struct receive *receive, const struct iovec *iov, int count, siz
 		stats_conn(receive->conn->slot, STAT_CONN_RING_RECV_BYTES, *bytes);
 		stats_conn(receive->conn->slot, STAT_CONN_GET_BYTES, engine->channel.sources_in.fetched - fetched);
 		rc = TOOK_BYTES;
+	} else if (rc == LANE_RAW && !receive->done && !engine_reads(engine)) {
+		rc = TOOK_LAST;
 	} else if (rc == LANE_RAW) {
 		rc = take_raw(receive, iov, count, bytes);
 	} else if (rc == LANE_EMPTY) {
@@ -353,6 +361,8 @@ static ssize_t run(struct receive *receive)
 				return (ssize_t)receive->done;
 			continue;
 		}
+		if (rc == TOOK_LAST)
+			return ENGINE_BY_KERNEL;
 		if (rc == TOOK_END)
 			return (ssize_t)receive->done;
 		if (rc == TOOK_NOTHING)

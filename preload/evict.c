@@ -146,9 +146,12 @@ static int make_room(const struct lane *in, struct channel *out)
 {
 	size_t raw = lane_raw_max(in);
 	ssize_t ring = lane_backlog(in);
-	uint64_t need = (uint64_t)(ring < 0 ? 0 : ring) + (raw == SIZE_MAX ? 0 : raw);
+	uint64_t need = lane_unread_all(in); /* more than the ring holds, where bytes are fetched */
 	uint32_t bytes = LANE_RING_MIN;
 
+	if (ring > 0 && (uint64_t)ring > need)
+		need = (uint64_t)ring;
+	need += raw == SIZE_MAX ? 0 : raw;
 	need += need / 64 + LANE_RING_MIN;
 	while (bytes < need && bytes < LANE_RING_MAX)
 		bytes *= 2;

@@ -14,6 +14,7 @@
 
 #include "common/sys.h"
 #include "preload/conn.h"
+#include "preload/engine.h"
 #include "preload/sg.h"
 #include "rdma/guard.h"
 
@@ -21,9 +22,11 @@ _Atomic bool guest_sandbox;
 _Atomic bool guest_rings;
 _Atomic bool guest_ending;
 
-/* A filter may allow nothing of what a fault on a guarded page or a held byte takes: there may be none behind it. */
+/* A filter may allow nothing of what a fault on a guarded page, a held byte or a ring takes: there may be none behind it. */
 static void enter_sandbox(void)
 {
+	if (!guest_sandboxed() && engine_possible() && conn_process_is_ours())
+		conn_each(engine_quit);
 	atomic_store(&guest_sandbox, true);
 	sg_flush_all();
 	guard_settle(NULL, SIZE_MAX);

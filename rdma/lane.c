@@ -467,8 +467,11 @@ static size_t bytes_between(const struct lane *lane, uint64_t head, uint64_t tai
 
 size_t lane_unread(const struct lane *lane)
 {
-	if (raw_before(lane))
-		return 0;
+	return raw_before(lane) ? 0 : lane_unread_all(lane);
+}
+
+size_t lane_unread_all(const struct lane *lane)
+{
 	return bytes_between(lane, atomic_load_explicit(&lane->shared->head, RELAXED), end_of(lane),
 			     atomic_load_explicit(&lane->shared->taken, RELAXED));
 }

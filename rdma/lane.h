@@ -156,6 +156,9 @@ int lane_get(struct lane *lane, const struct iovec *iov, int count, bool peek, s
 /* Bytes of the stream that are in the ring; nonsense counts as none. */
 size_t lane_unread(const struct lane *lane);
 
+/* The same, also if raw bytes come first. */
+size_t lane_unread_all(const struct lane *lane);
+
 /*
  * Whether there is nothing to take: a wait may go on. Also so with a source that its sender has to move first (source.h): then
  * lane_is_stuck(), and the end of the TCP stream is no end of file.

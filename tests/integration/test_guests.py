@@ -269,6 +269,19 @@ def test_two_networks(ends, bench):
         assert end.only_tcp().reasons["remote"] > 0, end
 
 
+# Sandboxes -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("calls", ["filter", "filter-rw"])
+@pytest.mark.parametrize("inner", ["server", "client"])
+def test_seccomp_filter_in_the_middle(ends, path, inner, calls):
+    """A call that the filter does not allow kills. What was unread in the ring then comes all the same; the rest is TCP's."""
+    habits = {"habits": [calls]}
+    for end in ends.exchange(*[habits, {}] if inner == "server" else [{}, habits]):
+        assert end.counters["ring_receive_bytes"] > 1_000_000 and end.paths["copy"] > 4_000_000, end
+        assert end.paths.get(path, 0) > 1_000_000, end
+
+
 # Neighbours in the process -----------------------------------------------------------------------------------------------
 
 
