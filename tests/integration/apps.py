@@ -157,6 +157,13 @@ class Moved:
             assert any(count for name, count in self.paths.items() if name not in ALONE), f"no lane was taken: {self}"
 
 
+def process_counters(bench, run):
+    """What the one process that left statistics counted for itself."""
+    file, = run.directory.glob("zc-*.stats")
+    got = subprocess.run([bench.zc, "stat", "--json", file], capture_output=True, check=True, env=environment())
+    return json.loads(got.stdout)["processes"][0]["process"]
+
+
 class Run:
     """A program started by a Bench: its process, its path and its statistics."""
 

@@ -2,6 +2,7 @@
 // Exchange server PORT: sends back what comes, by one thread, a selector and direct buffers.
 // Exchange client PORT: sends bodies of several sizes over blocking sockets and channels at once, heap and direct buffers, and
 // compares what comes back; prints what it moved as JSON. It knows nothing of zc.
+// Exchange client PORT nulls: meanwhile another thread follows null pointers, which the JVM notices by SIGSEGV.
 import java.io.InputStream;
 import java.io.OutputStream;
 import java.net.InetSocketAddress;
@@ -25,13 +26,29 @@ public class Exchange {
 	static final int[] SIZES = { 1, 100, 4096, 65536, 65537, 1_000_000, 5_000_000 };
 	static final int BUFFER_BYTES = 256 * 1024;
 
+	static volatile boolean done;
+	static volatile int[] nothing;
+
 	public static void main(String[] arguments) throws Exception {
 		InetSocketAddress address = new InetSocketAddress("127.0.0.1", Integer.parseInt(arguments[1]));
 
 		if (arguments[0].equals("server"))
 			serve(address);
 		else
-			exchange(address);
+			exchange(address, arguments.length > 2);
+	}
+
+	static long followNulls() {
+		long caught = 0;
+
+		while (!done) {
+			try {
+				nothing[0]++;
+			} catch (NullPointerException expected) {
+				caught++;
+			}
+		}
+		return caught;
 	}
 
 	static void serve(InetSocketAddress address) throws Exception {
@@ -75,9 +92,10 @@ public class Exchange {
 		key.interestOps(buffer.hasRemaining() ? SelectionKey.OP_WRITE : SelectionKey.OP_READ);
 	}
 
-	static void exchange(InetSocketAddress address) throws Exception {
+	static void exchange(InetSocketAddress address, boolean withNulls) throws Exception {
 		ExecutorService threads = Executors.newCachedThreadPool();
 		List<Future<Long>> parts = new ArrayList<>();
+		Future<Long> nulls = withNulls ? threads.submit(Exchange::followNulls) : null;
 		long sent = 0;
 
 		for (int number = 0; number < 2; number++) {
@@ -88,8 +106,10 @@ public class Exchange {
 		}
 		for (Future<Long> part : parts)
 			sent += part.get();
+		done = true;
 		threads.shutdown();
-		System.out.printf("{\"sent\": %d, \"received\": %d, \"verified\": %d}%n", sent, sent, parts.size() * SIZES.length);
+		System.out.printf("{\"sent\": %d, \"received\": %d, \"verified\": %d, \"nulls\": %d}%n", sent, sent,
+			parts.size() * SIZES.length, nulls == null ? 0 : nulls.get());
 	}
 
 	static byte[] body(int size, int seed) {
