@@ -490,7 +490,7 @@ const struct way ways[] = {
 	{ "fork-child-writes", NULL, fork_child_writes, UNSEEN, false, WHOLE },
 	{ "fork-raw-child-writes", NULL, fork_raw_child_writes, UNSEEN, false, WHOLE },
 	{ "fork-parent-writes", NULL, fork_parent_writes, UNSEEN, false, WHOLE },
-	{ "sandbox", NULL, sandboxed, SEEN, false, WHOLE },
+	{ "sandbox", NULL, sandboxed, SEEN_PINNED, false, WHOLE },
 	{ "exit", NULL, leave_by_exit, SEEN, false, WHOLE },
 	{ "_exit", NULL, leave_by__exit, UNSEEN, false, WHOLE },
 	{ "exec", NULL, leave_by_exec, UNSEEN, false, WHOLE },
