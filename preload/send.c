@@ -165,6 +165,8 @@ static ssize_t take_path(struct conn *conn, int fd, const struct iovec *iov, int
 
 	if (!send_add_up(iov, count, &bytes))
 		why = REASON_FLAGS;
+	else if (guest_sandboxed())
+		why = REASON_SECCOMP;
 	else if (!conn_take_token(conn))
 		why = REASON_SHARED;
 	else if (bytes >= settings.zerocopy_min && conn->policy != PATH_SG)

@@ -12,6 +12,7 @@
 
 #include "common/clock.h"
 #include "preload/conn.h"
+#include "preload/guest.h"
 #include "preload/sg.h"
 
 #define SEND_BY_KERNEL (-4096) /* no path took it: make the call as the program did */
@@ -36,10 +37,13 @@ ssize_t send_behind(int fd, const struct iovec *iov, int count, size_t done, int
 
 extern __thread uint32_t send_sample __attribute__((tls_model("initial-exec")));
 
-/* Returns the time for one send in STATS_SAMPLE, 0 for the others, which are not timed. */
+/*
+ * Returns the time for one send in STATS_SAMPLE, 0 for the others, which are not timed. A sandbox may have no clock: in seccomp's
+ * strict mode reading it is a fault, and on some machines it is a system call.
+ */
 static inline uint64_t send_clock(void)
 {
-	return __builtin_expect(++send_sample % STATS_SAMPLE == 0, 0) ? clock_now() : 0;
+	return __builtin_expect(++send_sample % STATS_SAMPLE == 0, 0) && !guest_sandboxed() ? clock_now() : 0;
 }
 
 /* Around a call that the kernel serves: counts it, times some. */

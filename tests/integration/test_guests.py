@@ -12,7 +12,7 @@ import shutil
 import subprocess
 
 import pytest
-from apps import ALONE, INSISTENCE, IS_ROOT, PROGRAMS, Run, environment, missing, need
+from apps import ALONE, INSISTENCE, IS_ROOT, PATHS, PROGRAMS, Run, environment, missing, need
 
 RINGS = ["bsdp", "zsdp", "azsdp"]
 SOURCES = ["zsdp", "azsdp"]
@@ -272,14 +272,25 @@ def test_two_networks(ends, bench):
 # Sandboxes -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("calls", ["filter", "filter-rw"])
+SANDBOXES = ["filter", "filter-rw", "strict"]
+
+
+@pytest.mark.parametrize("sandbox", SANDBOXES)
 @pytest.mark.parametrize("inner", ["server", "client"])
-def test_seccomp_filter_in_the_middle(ends, path, inner, calls):
+def test_sandbox_in_the_middle(ends, path, inner, sandbox):
     """A call that the filter does not allow kills. What was unread in the ring then comes all the same; the rest is TCP's."""
-    habits = {"habits": [calls]}
+    habits = {"habits": [sandbox]}
     for end in ends.exchange(*[habits, {}] if inner == "server" else [{}, habits]):
         assert end.counters["ring_receive_bytes"] > 1_000_000 and end.paths["copy"] > 4_000_000, end
         assert end.paths.get(path, 0) > 1_000_000, end
+
+
+@pytest.mark.parametrize("sandbox", SANDBOXES)
+@pytest.mark.parametrize("other", sorted(set(PATHS) - set(RINGS)))
+def test_sandbox_on_other_paths(bench, guest, other, sandbox):
+    habits = {"habits": [sandbox]}
+    for end in Ends(bench, guest, other).exchange(habits, habits):
+        assert end.has_library == (other != "tcp"), end
 
 
 # Neighbours in the process -----------------------------------------------------------------------------------------------

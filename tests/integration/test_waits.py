@@ -21,7 +21,19 @@ PIECE_BYTES = 32768
 PATIENCE_S = 60
 
 
-@pytest.fixture(scope="module", params=[None, *SHARED])
+class Way(str):
+    """A path, with settings of its own."""
+
+    def __new__(cls, path, **settings):
+        made = super().__new__(cls, path)
+        made.settings = INSISTENCE.get(path, {}) | settings
+        return made
+
+
+WAYS = [None, *map(Way, SHARED), Way("azsdp", ZC_GUARD="mprotect")]
+
+
+@pytest.fixture(scope="module", params=WAYS, ids=lambda way: way and way + way.settings.get("ZC_GUARD", ""))
 def path(request):
     return request.param
 
@@ -39,7 +51,7 @@ class End:
     def __init__(self, bench, program, path, *arguments):
         directory = bench.new_directory("stats")
         self.run = Run(bench, [program, *arguments], path, directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                       bufsize=0, env=INSISTENCE.get(path, {}))
+                       bufsize=0, env=path.settings if path else {})
         bench.stack.callback(self.run.end, signal.SIGKILL)
         self.heard = b""
 

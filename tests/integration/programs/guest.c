@@ -7,7 +7,8 @@
  * The client sends bodies of many sizes, the server checks them and sends its own back. Each body is filled anew in the
  * same buffer as soon as the last one is sent. Habits: undumpable (before the connection is made), filter (half way, with
  * bytes unread, a seccomp filter that kills at every call but recv, send and what ends a process), filter-rw (the same with
- * read and write alone). An end that is done prints what it moved as JSON. It knows nothing of zc.
+ * read and write alone), strict (the mode in which a process can do nothing but read, write and exit). An end that is done
+ * prints what it moved as JSON. It knows nothing of zc.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -32,7 +33,7 @@
 #define BODY_MAX 1500000
 #define FILTER_ROUND 29 /* of 65536 bytes, of which half are unread then */
 
-enum filter { FILTER_NONE, FILTER_SEND_RECV, FILTER_READ_WRITE };
+enum filter { FILTER_NONE, FILTER_SEND_RECV, FILTER_READ_WRITE, FILTER_STRICT };
 
 struct end {
 	int fd;
@@ -82,7 +83,10 @@ static void enter_sandbox(enum filter kind)
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
 	};
 
-	install(filter, sizeof(filter) / sizeof(*filter));
+	if (kind != FILTER_STRICT)
+		install(filter, sizeof(filter) / sizeof(*filter));
+	else if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT))
+		err(1, "strict seccomp mode");
 }
 
 static void await_unread(int fd, size_t bytes)
@@ -200,8 +204,8 @@ static void take_on(struct end *end, const char *habit)
 			err(1, "PR_SET_DUMPABLE");
 	} else if (!strcmp(habit, "filter")) {
 		end->filter = FILTER_SEND_RECV;
-	} else if (!strcmp(habit, "filter-rw")) {
-		end->filter = FILTER_READ_WRITE;
+	} else if (!strcmp(habit, "filter-rw") || !strcmp(habit, "strict")) {
+		end->filter = *habit == 's' ? FILTER_STRICT : FILTER_READ_WRITE;
 		end->reads_and_writes = true;
 	} else {
 		errx(2, "no habit '%s'", habit);
@@ -220,5 +224,7 @@ int main(int argc, char **argv)
 	end.fd = client ? reach(argv[2], argv[3]) : serve();
 	exchange(&end);
 	tell(&end);
+	if (argc > 2 && !strcmp(argv[argc - 1], "strict"))
+		syscall(SYS_exit, 0); /* it may not end by exit_group */
 	return 0;
 }
