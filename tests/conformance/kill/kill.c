@@ -30,7 +30,8 @@
 #include "kill.h"
 
 #define PATIENCE_MS 30000
-#define BATCH 100 /* runs with the same servers */
+#define BATCH 100	/* runs with the same servers */
+#define LIST_BYTES 8192 /* for LD_PRELOAD */
 #define STATS_NAME "stats"
 
 static const char *const end_names[] = { "sender", "receiver", "nobody" };
@@ -448,16 +449,22 @@ static bool was_used(const struct tally *tally)
 	return !(ring && !tally->ring) && !(announces && (!tally->announced || !tally->fetching));
 }
 
-/* A library keeps its place when /tmp is another one. Returns the text for LD_PRELOAD. Ownership: the caller's. */
+/*
+ * A library that is in /tmp keeps its place when that is another one; a sanitizer's has to be known by its name. Returns the text for LD_PRELOAD.
+ * Ownership: the caller's.
+ */
 static char *hold_libraries(char *list)
 {
-	char *out = calloc(1, 256), *each = strtok(list, ":");
+	char *out = calloc(1, LIST_BYTES), *each = strtok(list, ":");
 
 	for (; each && out; each = strtok(NULL, ":")) {
+		char held[32];
 		int fd = open(each, O_PATH);
 
 		must(fd >= 0, each);
-		snprintf(out + strlen(out), 256 - strlen(out), "%s/proc/self/fd/%d", *out ? ":" : "", fd);
+		snprintf(held, sizeof(held), "/proc/self/fd/%d", fd);
+		snprintf(out + strlen(out), LIST_BYTES - strlen(out), "%s%s", *out ? ":" : "",
+			 strncmp(each, "/tmp/", 5) ? each : held);
 	}
 	return out;
 }
