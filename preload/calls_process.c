@@ -181,7 +181,7 @@ ZC_EXPORT int execle(const char *path, const char *arg, ...)
 		char *const *environment_;                                                                             \
 		int rc_;                                                                                               \
 		sg_flush_all();                                                                                        \
-		environment_ = exec_spawns(&exec_, &name_, envp);                                                      \
+		environment_ = exec_spawns(&exec_, &name_, envp, actions);                                                 \
 		rc_ = (call);                                                                                          \
 		exec_spawned(&exec_, !rc_);                                                                            \
 		rc_;                                                                                                   \
@@ -203,8 +203,10 @@ ZC_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t *actio
 {
 	struct conn *conn = table_conn(fd);
 
-	if (conn)
-		conn->spawned = true;
+	if (conn) {
+		conn->spawned_fd = to;
+		atomic_store(&conn->spawned, actions);
+	}
 	return real.posix_spawn_file_actions_adddup2(actions, fd, to);
 }
 

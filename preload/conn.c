@@ -105,7 +105,7 @@ static void reset(struct conn *conn)
 	conn->heir = (struct holder){ 0 };
 	conn->inherited = false;
 	conn->handed = false;
-	conn->spawned = false;
+	atomic_store(&conn->spawned, NULL);
 	conn->lingers = false;
 	conn->cookie = 0;
 	conn->extra = 0;
@@ -315,6 +315,13 @@ void conn_close(int fd)
 		conn_release(conn);
 }
 
+bool conn_stays_open(int fd)
+{
+	long flags = sys_call(SYS_fcntl, fd, F_GETFD, 0, 0, 0, 0);
+
+	return flags >= 0 && !(flags & FD_CLOEXEC);
+}
+
 void conn_dup(int from, int to)
 {
 	struct conn *conn = table_conn(from);
@@ -331,7 +338,7 @@ void conn_dup(int from, int to)
 	if (!conn || (uint32_t)to >= table_size || !conn_enter(conn, from, &hold))
 		return;
 	table_put(to, (uintptr_t)conn);
-	conn->handed = true;
+	conn->handed |= guest_sandboxed() || conn_stays_open(to);
 	if (conn->descriptors < CONN_DESCRIPTORS) {
 		conn->fds[conn->descriptors++] = to;
 		conn_leave(conn, &hold);

@@ -130,8 +130,9 @@ struct conn {
 	struct holder holder;	/* this process among those of the engine; it does not count any more when it is about to end */
 	struct holder heir;	/* the child of the present fork */
 	bool inherited;		/* over fork: others have had it before */
-	bool handed;		/* was duplicated, or cleared of close-on-exec: meant for another program, perhaps */
-	bool spawned;		/* is named by posix_spawn's file actions */
+	bool handed;		/* was duplicated for an exec, or cleared of close-on-exec: meant for another program, perhaps */
+	const void *_Atomic spawned; /* posix_spawn's file actions that name it, or NULL */
+	int spawned_fd;		/* and what it will be in the new program */
 	bool lingers;		/* was told to reset when it is closed, since bytes are unread in its ring */
 	struct sg sg;
 	struct zerocopy zerocopy;
@@ -195,6 +196,9 @@ void conn_release(struct conn *conn);
 
 /* After dup: `to` names what `from` does. */
 void conn_dup(int from, int to);
+
+/* Whether the descriptor is open, and will be after an exec. */
+bool conn_stays_open(int fd);
 
 /* From here on plain calls only, for good: flushes, settles, counts the reason. */
 void conn_detach(struct conn *conn, enum stat_reason reason);

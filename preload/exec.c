@@ -16,22 +16,22 @@
 #define VARIABLE EXEC_VARIABLE "="
 #define VARIABLE_BYTES 16384 /* some 600 connections with unread bytes; more are reset */
 #define KEPT_MAX 1024
-#define NAMES_MAX 8	   /* descriptors of one connection that are told to the new program */
-#define SCAN 256	   /* numbers that are looked at whether they are known or not */
+#define NAMES_MAX 8 /* descriptors of one connection that are told to the new program */
+#define SCAN 256    /* numbers that are looked at whether they are known or not */
 
 /* What has to be put back if the exec fails. */
 struct kept {
 	struct conn *conn;
-	int fd;			/* that names its socket here; or that was buried */
-	int other;		/* what goes along, or the buried one's socket */
+	int fd;	   /* that names its socket here; or that was buried */
+	int other; /* what goes along, or the buried one's socket */
 	bool buried;
-	struct channel rest;	/* without a header: not mapped here any more */
+	struct channel rest; /* without a header: not mapped here any more */
 };
 
 struct exec_memory {
 	size_t bytes;
 	int count;
-	size_t used;		/* of the variable */
+	size_t used; /* of the variable */
 	char variable[VARIABLE_BYTES];
 	struct kept kept[KEPT_MAX];
 	char *envp[];
@@ -49,17 +49,10 @@ struct scan {
 	uint64_t cookies[SCAN];
 };
 
-static bool stays_open(int fd)
-{
-	long flags = sys_call(SYS_fcntl, fd, F_GETFD, 0, 0, 0, 0);
-
-	return flags >= 0 && !(flags & FD_CLOEXEC);
-}
-
 static void scan_descriptors(struct scan *scan)
 {
 	for (int fd = 0; fd < SCAN; fd++)
-		scan->cookies[fd] = stays_open(fd) ? conn_cookie_of(fd) : 0;
+		scan->cookies[fd] = conn_stays_open(fd) ? conn_cookie_of(fd) : 0;
 }
 
 static void add_name(struct names *names, int fd)
@@ -74,11 +67,15 @@ static void add_name(struct names *names, int fd)
 
 static void find_names(const struct exec *exec, const struct conn *conn, const struct scan *scan, struct names *names)
 {
-	*names = (struct names){ .handed = exec->spawns ? conn->spawned : conn->handed };
-	if (exec->spawns && conn->spawned && conn->descriptors)
-		add_name(names, conn->fds[0]); /* whatever number it gets there */
+	bool spawned = exec->actions && atomic_load(&conn->spawned) == exec->actions;
+
+	*names = (struct names){ .handed = exec->spawns ? spawned : conn->handed };
+	if (spawned && conn->descriptors) {
+		add_name(names, conn->fds[0]); /* here, and there */
+		add_name(names, conn->spawned_fd);
+	}
 	for (int i = 0; i < conn->descriptors; i++) {
-		if (stays_open(conn->fds[i]) && conn_cookie_of(conn->fds[i]) == conn->cookie)
+		if (conn_stays_open(conn->fds[i]) && conn_cookie_of(conn->fds[i]) == conn->cookie)
 			add_name(names, conn->fds[i]);
 	}
 	for (int fd = 0; fd < SCAN; fd++) {
@@ -303,9 +300,10 @@ static char *const *with_variable(struct exec *exec)
 	return memory->envp;
 }
 
-static char *const *begin(struct exec *exec, const struct target_name *name, char *const envp[], bool spawns)
+static char *const *begin(struct exec *exec, const struct target_name *name, char *const envp[], bool spawns,
+			  const void *actions)
 {
-	*exec = (struct exec){ .name = name, .envp = envp, .spawns = spawns };
+	*exec = (struct exec){ .name = name, .envp = envp, .spawns = spawns, .actions = actions };
 	if (!engine_possible())
 		return envp;
 	look_at_all(exec);
@@ -314,12 +312,12 @@ static char *const *begin(struct exec *exec, const struct target_name *name, cha
 
 char *const *exec_begins(struct exec *exec, const struct target_name *name, char *const envp[])
 {
-	return begin(exec, name, envp, false);
+	return begin(exec, name, envp, false, NULL);
 }
 
-char *const *exec_spawns(struct exec *exec, const struct target_name *name, char *const envp[])
+char *const *exec_spawns(struct exec *exec, const struct target_name *name, char *const envp[], const void *actions)
 {
-	return begin(exec, name, envp, true);
+	return begin(exec, name, envp, true, actions);
 }
 
 static void put_back(struct kept *kept)
@@ -372,7 +370,15 @@ void exec_failed(struct exec *exec)
 
 void exec_spawned(struct exec *exec, bool done)
 {
+	struct conn *conn;
+
 	end(exec, done);
+	/* The same place may be other actions next. */
+	for (uint32_t at = 0; exec->actions && (conn = conn_next(&at));) {
+		const void *mine = exec->actions;
+
+		atomic_compare_exchange_strong(&conn->spawned, &mine, NULL);
+	}
 }
 
 /* In the new program -------------------------------------------------------------------------------------------------- */
@@ -417,7 +423,8 @@ static void take_in(int memory, uint64_t cookie, const struct names *names)
 	if (rc == -EPROTO || rc == -EPROTONOSUPPORT)
 		return; /* it is not ours: the variable is somebody's old one */
 	if (rc >= 0 && give_to_socket(&rest, cookie, names)) {
-		log_info("fd %d: %u bytes unread from the program before", names->fds[0], (unsigned int)lane_unread(&rest.in));
+		log_info("fd %d: %u bytes unread from the program before", names->fds[0],
+			 (unsigned int)lane_unread(&rest.in));
 	} else {
 		for (int i = 0; i < names->count; i++) {
 			struct sockaddr nobody = { .sa_family = AF_UNSPEC };

@@ -21,8 +21,9 @@ struct exec {
 	const struct target_name *name;
 	char *const *envp;
 	enum target target;
-	bool looked;	/* at the target */
-	bool spawns;	/* this process goes on */
+	bool looked;	     /* at the target */
+	bool spawns;	     /* this process goes on */
+	const void *actions; /* of posix_spawn */
 	struct exec_memory *memory;
 };
 
@@ -30,7 +31,7 @@ struct exec {
 char *const *exec_begins(struct exec *exec, const struct target_name *name, char *const envp[]);
 
 /* The same before posix_spawn, which leaves this process as it is; ends in either case with exec_spawned. */
-char *const *exec_spawns(struct exec *exec, const struct target_name *name, char *const envp[]);
+char *const *exec_spawns(struct exec *exec, const struct target_name *name, char *const envp[], const void *actions);
 void exec_spawned(struct exec *exec, bool done);
 
 /* It has failed, and this program goes on as if nothing had been. errno is kept. */
