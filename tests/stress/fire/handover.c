@@ -36,6 +36,15 @@ void handover_close_others(int keep, int also)
 	close_range((unsigned int)(second > first ? second : first) + 1, ~0u, 0);
 }
 
+/* FIRE_TRACE=1 tells who has a session when. */
+static void trace(const struct state *state, const char *what)
+{
+	if (getenv("FIRE_TRACE"))
+		fprintf(stderr, "fire: session %u, %s, step %u, sent %llu, received %llu, process %d: %s\n", state->number,
+			state->side == SIDE_CLIENT ? "client" : "server", state->step, (unsigned long long)state->sent,
+			(unsigned long long)state->received, (int)getpid(), what);
+}
+
 static int ended(const struct state *state, pid_t pid, const char *what)
 {
 	int status;
@@ -58,6 +67,7 @@ static int by_fork(struct state *state, int fd, uint64_t *random)
 
 	if (!pid) {
 		handover_close_others(fd, -1);
+		trace(state, "forked");
 		rc = session_run(state, fd) ? 1 : 0;
 		leaves ? exit(rc) : _exit(rc);
 	}
@@ -126,6 +136,7 @@ int handover_resume(const char *text, const char *fd, const char *directory)
 	}
 	snprintf(handover_directory, sizeof(handover_directory), "%s", directory);
 	handover_close_others(atoi(fd), -1);
+	trace(&state, "resumed");
 	return session_run(&state, atoi(fd)) ? 1 : 0;
 }
 
@@ -207,6 +218,9 @@ static int by_passing(struct state *state, int fd, uint64_t *random)
 
 int handover(struct state *state, int fd, enum event event, uint64_t *random)
 {
+	static const char *const names[] = { "none", "fork", "fork and back", "exec", "posix_spawn", "SCM_RIGHTS" };
+
+	trace(state, names[event]);
 	state->handed++;
 	state->drawn += 16;
 	switch (event) {
@@ -247,6 +261,7 @@ static void *adopt(void *argument)
 	struct state state;
 
 	fd = take(from, &state);
+	trace(&state, "adopted");
 	rc = fd < 0 ? -1 : session_run(&state, fd);
 	if (send(from, &rc, sizeof(rc), MSG_NOSIGNAL) < 0)
 		perror("fire: answer to who has passed a descriptor");

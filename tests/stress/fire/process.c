@@ -39,18 +39,19 @@ static struct census before;
 
 static void options_draw(struct state *state, int fd, uint64_t random)
 {
-	int one = 1, bytes = 4096 << fire_below(&random, 5);
+	int one = 1, bytes = 8192 << fire_below(&random, 4);
 
 	if (fire_below(&random, 2))
 		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-	if (!fire_below(&random, 4))
+	/* Little room in the kernel: what goes by TCP between two visits to the ring is a few KB, too. */
+	if (fire_below(&random, 8))
 		setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
-	state->zerocopy = !fire_below(&random, 3) && !setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof(one));
+	state->zerocopy = !fire_below(&random, 8) && !setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof(one));
 }
 
 static int flags_draw(uint64_t random)
 {
-	return fire_below(&random, 4) ? SOCK_CLOEXEC : 0;
+	return fire_below(&random, 8) ? SOCK_CLOEXEC : 0;
 }
 
 static int session_connect(struct state *state)
