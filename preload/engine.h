@@ -128,12 +128,6 @@ void engine_step(struct conn *conn, struct engine *engine, int fd);
 /* Moves the own lane back to TCP. Under the lock `out`. */
 void engine_switch_back(struct conn *conn, struct engine *engine, int fd);
 
-/*
- * Before a seccomp filter, which may allow nothing but the calls that the program itself makes: what a ring takes beside them is
- * done here, and from here on the connection is TCP. Under no lock.
- */
-void engine_quit(struct conn *conn);
-
 /* Both ends go on over TCP as far as this one can say: no TAKEOVER of the own lane any more. */
 void engine_pin(struct conn *conn, int fd);
 

@@ -8,6 +8,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/sys.h"
+#include "preload/engine_source.h"
 #include "preload/guest.h"
 
 #define BELLS_WAIT_NS NS_PER_SEC /* for doorbells that the peer has rung, or rings at this moment */
@@ -215,6 +216,43 @@ bool evict_in(struct conn *conn, struct engine *engine, int fd)
 	if (rc < 0 && rc != -ENODATA)
 		evict_reset(conn, fd);
 	return !has_rest(in);
+}
+
+/* What is unread goes to memory of this process's own, in which no doorbells are needed. Under the lock `in`. */
+static void come_ashore(struct conn *conn, struct engine *engine, int fd)
+{
+	struct channel rest = { .fd = -1 };
+
+	if (evict_in(conn, engine, fd))
+		return;
+	if (holders_alive(&engine->holders, &conn->holder) > 1)
+		return; /* others receive it, too, and have to find it where it is */
+	if (evict_rest(engine, fd, &rest) < 0) {
+		evict_reset(conn, fd);
+		return;
+	}
+	sys_call(SYS_close, rest.fd, 0, 0, 0, 0, 0);
+	rest.fd = -1;
+	engine_take_back(engine, &rest);
+}
+
+void evict_all_of(struct conn *conn)
+{
+	int fd = conn_fd(conn);
+	struct engine *engine = fd < 0 ? NULL : engine_enter(conn, fd);
+	struct lock_hold hold;
+
+	if (!engine)
+		return;
+	sources_keep(conn, engine);
+	if (lock_take(&engine->in, &hold)) {
+		engine_stays_apart(conn, engine);
+		if (engine_met(engine))
+			come_ashore(conn, engine, fd);
+		lock_give(&engine->in, &hold);
+	}
+	engine_leave(conn);
+	engine_pin(conn, fd);
 }
 
 _Atomic bool low_water_ever;

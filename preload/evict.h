@@ -37,6 +37,12 @@ int evict_rest(struct engine *engine, int fd, struct channel *out);
  */
 void evict_reset(struct conn *conn, int fd);
 
+/*
+ * Before a seccomp filter, which may allow nothing but the calls that the program itself makes: what a ring takes beside them is
+ * done here, and from here on the connection is TCP. Under no lock.
+ */
+void evict_all_of(struct conn *conn);
+
 /* Takes the doorbells that are certain to be there from the stream: the kernel shall not find them unread at a close. */
 void evict_bells(struct engine *engine, int fd);
 

@@ -15,6 +15,7 @@
 #include "common/sys.h"
 #include "preload/conn.h"
 #include "preload/engine.h"
+#include "preload/evict.h"
 #include "preload/sg.h"
 #include "rdma/guard.h"
 
@@ -26,7 +27,7 @@ _Atomic bool guest_ending;
 static void enter_sandbox(void)
 {
 	if (!guest_sandboxed() && engine_possible() && conn_process_is_ours())
-		conn_each(engine_quit);
+		conn_each(evict_all_of);
 	atomic_store(&guest_sandbox, true);
 	sg_flush_all();
 	guard_settle(NULL, SIZE_MAX);

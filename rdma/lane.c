@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "rdma/source.h"
+#include "rdma/spans.h"
 
 enum record_kind { RECORD_DATA = 1, RECORD_TAKEOVER, RECORD_SWITCH, RECORD_SOURCE };
 
@@ -142,30 +143,6 @@ bool lane_switch(struct lane *lane)
 	/* The low half is enough: fewer than 2^32 doorbells are ever under way. */
 	put_mark(lane, RECORD_SWITCH, (uint32_t)atomic_load_explicit(&shared->bells, RELAXED));
 	return true;
-}
-
-/* Where a gathered send is. */
-struct gather {
-	const struct iovec *iov;
-	int count;
-	size_t offset;
-};
-
-static void gather_copy(struct gather *from, uint8_t *to, size_t bytes)
-{
-	while (bytes) {
-		size_t part = from->iov->iov_len - from->offset;
-
-		part = part < bytes ? part : bytes;
-		memcpy(to, (const uint8_t *)from->iov->iov_base + from->offset, part);
-		to += part;
-		bytes -= part;
-		from->offset += part;
-		if (from->offset == from->iov->iov_len) {
-			from->iov++;
-			from->offset = 0;
-		}
-	}
 }
 
 ssize_t lane_space(struct lane *lane, size_t most, void **at)
@@ -307,27 +284,6 @@ static void moved_to_tcp(struct lane *lane, uint32_t bells)
 		due = 0;
 	atomic_store_explicit(&shared->from_ring, 0, RELAXED);
 	atomic_store_explicit(&shared->bells_skip, due, RELAXED);
-}
-
-/* Copies out of a record into iov, from byte *at of iov on. Returns how many. */
-static size_t scatter(const struct iovec *iov, int count, size_t at, const uint8_t *from, size_t bytes)
-{
-	size_t done = 0;
-
-	for (int i = 0; i < count && done < bytes; i++) {
-		size_t part;
-
-		if (at >= iov[i].iov_len) {
-			at -= iov[i].iov_len;
-			continue;
-		}
-		part = iov[i].iov_len - at;
-		part = part < bytes - done ? part : bytes - done;
-		memcpy((uint8_t *)iov[i].iov_base + at, from + done, part);
-		done += part;
-		at = 0;
-	}
-	return done;
 }
 
 /* Where the consumer is; written back unless it only peeks. */
