@@ -241,8 +241,8 @@ static bool look_through(int set_fd, struct conn *conn, struct watch *watch, str
 		tell(conn, watch, state);
 		return true;
 	}
-	due = state && (!(watch->event.events & EPOLLET) || (watch->event.events & EPOLLONESHOT) ||
-			is_new(conn, watch, state));
+	due = state &&
+	      (!(watch->event.events & EPOLLET) || (watch->event.events & EPOLLONESHOT) || is_new(conn, watch, state));
 	if (!due)
 		return hide(set_fd, conn, watch);
 	event->events = state;
@@ -283,7 +283,8 @@ static inline bool notices_now(void)
 
 static inline bool events_possible(void)
 {
-	return __builtin_expect(atomic_load_explicit(&conn_zerocopy_ever, memory_order_relaxed), 0) || engine_possible();
+	return __builtin_expect(atomic_load_explicit(&conn_zerocopy_ever, memory_order_relaxed), 0) ||
+	       engine_possible();
 }
 
 static bool has_error(const struct epoll_event *events, int count)
@@ -318,7 +319,7 @@ struct wait {
 	int count;
 	uint64_t until; /* UINT64_MAX: for ever; 0: it only looks */
 	const sigset_t *mask;
-	bool fine; /* epoll_pwait2 */
+	bool fine;	      /* epoll_pwait2 */
 	uint32_t interrupted; /* signals_run at its beginning */
 };
 
@@ -338,8 +339,8 @@ static int ask_kernel(const struct wait *wait, int from, bool looks)
 	struct timespec left = { (time_t)(rest / NS_PER_SEC), (long)(rest % NS_PER_SEC) };
 
 	if (!wait->fine)
-		return real.epoll_pwait(wait->set, wait->events + from, wait->count - from, looks ? 0 : left_ms(wait->until),
-					wait->mask);
+		return real.epoll_pwait(wait->set, wait->events + from, wait->count - from,
+					looks ? 0 : left_ms(wait->until), wait->mask);
 	return real.epoll_pwait2(wait->set, wait->events + from, wait->count - from,
 				 looks || wait->until != UINT64_MAX ? &left : NULL, wait->mask);
 }

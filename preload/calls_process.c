@@ -181,7 +181,7 @@ ZC_EXPORT int execle(const char *path, const char *arg, ...)
 		char *const *environment_;                                                                             \
 		int rc_;                                                                                               \
 		sg_flush_all();                                                                                        \
-		environment_ = exec_spawns(&exec_, &name_, envp, actions);                                                 \
+		environment_ = exec_spawns(&exec_, &name_, envp, actions);                                             \
 		rc_ = (call);                                                                                          \
 		exec_spawned(&exec_, !rc_);                                                                            \
 		rc_;                                                                                                   \
@@ -274,7 +274,8 @@ static bool moves_data(long number, const long *a, long *answer)
 		*answer = readv(fd, (const struct iovec *)a[1], (int)a[2]);
 		return true;
 	case SYS_recvfrom:
-		*answer = recvfrom(fd, (void *)a[1], (size_t)a[2], (int)a[3], (struct sockaddr *)a[4], (socklen_t *)a[5]);
+		*answer =
+			recvfrom(fd, (void *)a[1], (size_t)a[2], (int)a[3], (struct sockaddr *)a[4], (socklen_t *)a[5]);
 		return true;
 	case SYS_recvmsg:
 		*answer = recvmsg(fd, (struct msghdr *)a[1], (int)a[2]);
@@ -326,13 +327,13 @@ static bool waits_for_data(long number, const long *a, long *answer)
 
 static bool is_for_engine(long number, const long *a, long *answer)
 {
-	return engine_possible() &&
-	       (moves_data(number, a, answer) || waits_for_data(number, a, answer));
+	return engine_possible() && (moves_data(number, a, answer) || waits_for_data(number, a, answer));
 }
 
 /* A raw system call of the program does what the wrapper would have done, where it concerns descriptors or memory. */
 __attribute__((no_sanitize_address)) /* takes six arguments whether they were given or not, as libc's does */
-ZC_EXPORT long syscall(long number, ...)
+ZC_EXPORT long
+syscall(long number, ...)
 {
 	va_list list;
 	long a[6], answer;

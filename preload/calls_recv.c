@@ -105,12 +105,13 @@ static ssize_t receive_by_ring(struct conn *conn, int fd, const struct iovec *io
 #define BY_KERNEL(conn, fd, flags, settle, call, met)                                                                  \
 	({                                                                                                             \
 		__attribute__((cleanup(engine_raw_recv_ends))) struct engine_raw raw_ =                                \
-			may_be_in_ring((conn), (flags)) ? engine_raw_recv_begins((conn), (fd)) : (struct engine_raw){ 0 }; \
+			may_be_in_ring((conn), (flags)) ? engine_raw_recv_begins((conn), (fd)) :                       \
+							  (struct engine_raw){ 0 };                                    \
 		ssize_t done_ = 0;                                                                                     \
-		(met) = raw_.again;                                                                                   \
+		(met) = raw_.again;                                                                                    \
 		if (!raw_.again)                                                                                       \
 			done_ = SETTLED(settle, call);                                                                 \
-		raw_.done = (flags) & MSG_PEEK ? 0 : done_;                                                            \
+		raw_.done = (flags)&MSG_PEEK ? 0 : done_;                                                              \
 		done_;                                                                                                 \
 	})
 
@@ -135,7 +136,8 @@ ZC_EXPORT ssize_t recv(int fd, void *data, size_t bytes, int flags)
 	struct iovec iov = { data, bytes };
 	bool ringed;
 
-	return RECEIVED(conn, fd, &iov, 1, flags, guard_settle(data, bytes), real.recv(fd, data, bytes, flags), &ringed);
+	return RECEIVED(conn, fd, &iov, 1, flags, guard_settle(data, bytes), real.recv(fd, data, bytes, flags),
+			&ringed);
 }
 
 ZC_EXPORT ssize_t __recv_chk(int fd, void *data, size_t bytes, size_t room, int flags)
@@ -213,7 +215,8 @@ static void settle_messages(struct mmsghdr *messages, unsigned int count)
 }
 
 /* One by one, as the kernel does. */
-static int recv_messages(int fd, struct mmsghdr *messages, unsigned int count, int flags, const struct timespec *timeout)
+static int recv_messages(int fd, struct mmsghdr *messages, unsigned int count, int flags,
+			 const struct timespec *timeout)
 {
 	uint64_t wait = timeout ? (uint64_t)timeout->tv_sec * NS_PER_SEC + (uint64_t)timeout->tv_nsec : 0;
 	uint64_t begun = clock_now();
@@ -273,8 +276,7 @@ ZC_EXPORT ssize_t readv(int fd, const struct iovec *iov, int count)
 	struct conn *conn = table_conn(fd);
 	bool ringed;
 
-	return RECEIVED(conn, fd, iov, count, 0, settle_iov(iov, (size_t)count), real.readv(fd, iov, count),
-			&ringed);
+	return RECEIVED(conn, fd, iov, count, 0, settle_iov(iov, (size_t)count), real.readv(fd, iov, count), &ringed);
 }
 
 ZC_EXPORT ssize_t preadv2(int fd, const struct iovec *iov, int count, off_t offset, int flags)
@@ -285,8 +287,8 @@ ZC_EXPORT ssize_t preadv2(int fd, const struct iovec *iov, int count, off_t offs
 	/* A socket has no positions, and what the flags ask for is the kernel's to know. */
 	if (conn && engine_is_there(conn) && (offset != -1 || flags))
 		return real.preadv2(fd, iov, count, offset, flags);
-	return RECEIVED(conn, fd, iov, count, 0, settle_iov(iov, (size_t)count), real.preadv2(fd, iov, count, offset, flags),
-			&ringed);
+	return RECEIVED(conn, fd, iov, count, 0, settle_iov(iov, (size_t)count),
+			real.preadv2(fd, iov, count, offset, flags), &ringed);
 }
 
 ZC_EXPORT ssize_t preadv64v2(int fd, const struct iovec *iov, int count, off64_t offset, int flags)
@@ -297,8 +299,8 @@ ZC_EXPORT ssize_t preadv64v2(int fd, const struct iovec *iov, int count, off64_t
 	/* A socket has no positions, and what the flags ask for is the kernel's to know. */
 	if (conn && engine_is_there(conn) && (offset != -1 || flags))
 		return real.preadv64v2(fd, iov, count, offset, flags);
-	return RECEIVED(conn, fd, iov, count, 0, settle_iov(iov, (size_t)count), real.preadv64v2(fd, iov, count, offset, flags),
-			&ringed);
+	return RECEIVED(conn, fd, iov, count, 0, settle_iov(iov, (size_t)count),
+			real.preadv64v2(fd, iov, count, offset, flags), &ringed);
 }
 
 /* Not for sockets, but the kernel writes to the program's memory, and a disk may take its time. */

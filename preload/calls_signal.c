@@ -22,8 +22,8 @@
 #include "preload/signals.h"
 #include "rdma/guard.h"
 
-static _Atomic bool ours;		/* our handler is installed */
-static struct sigaction theirs;		/* what the program believes to be installed */
+static _Atomic bool ours;	/* our handler is installed */
+static struct sigaction theirs; /* what the program believes to be installed */
 static struct lock theirs_lock;
 
 /* Does what the kernel would do for an action that the program left at its default. */

@@ -49,7 +49,8 @@ static void opened(int fd, enum stats_role role)
 
 	conn_open(fd, role, false);
 	conn = table_conn(fd);
-	if (__builtin_expect(atomic_load_explicit(&low_water_ever, memory_order_relaxed), 0) && conn && low_water_is_set(fd))
+	if (__builtin_expect(atomic_load_explicit(&low_water_ever, memory_order_relaxed), 0) && conn &&
+	    low_water_is_set(fd))
 		low_water_keeps(conn, fd);
 }
 
@@ -58,7 +59,8 @@ static bool is_tcp(int fd)
 	int protocol = 0;
 	socklen_t bytes = sizeof(protocol);
 
-	return !guest_sandboxed() && !sys_call(SYS_getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, (long)&protocol, (long)&bytes, 0) &&
+	return !guest_sandboxed() &&
+	       !sys_call(SYS_getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, (long)&protocol, (long)&bytes, 0) &&
 	       protocol == IPPROTO_TCP;
 }
 

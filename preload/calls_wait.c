@@ -116,7 +116,8 @@ static void sleeps_end(struct sleeps *sleeps)
 	for (nfds_t i = 0; i < sleeps->used; i++)
 		engine_wakes(&sleeps->list[i]);
 	if (sleeps->list && sleeps->list != sleeps->few)
-		sys_call(SYS_munmap, (long)sleeps->list, (long)(sizeof(*sleeps->list) * (sleeps->used + 1)), 0, 0, 0, 0);
+		sys_call(SYS_munmap, (long)sleeps->list, (long)(sizeof(*sleeps->list) * (sleeps->used + 1)), 0, 0, 0,
+			 0);
 	sleeps->used = 0;
 	sleeps->list = NULL;
 }

@@ -29,28 +29,28 @@
 
 enum conn_mode {
 	CONN_FREE,
-	CONN_PLAIN,	/* counted, nothing else */
-	CONN_ACTIVE,	/* sg or zerocopy may serve it */
+	CONN_PLAIN,  /* counted, nothing else */
+	CONN_ACTIVE, /* sg or zerocopy may serve it */
 };
 
 /* One registration in an epoll set, kept to tell whose an event is and whether zc alone caused it (wait_epoll.c). */
 struct watch {
 	struct watch *next;
 	struct set *set;
-	int fd;			/* as registered */
+	int fd; /* as registered */
 	struct epoll_event event;
 	/* For edge-triggered ones, the socket when the last event was told: bytes received, states that last. */
 	bool seen;
-	uint32_t added;		/* set->emptied when it was added or changed */
+	uint32_t added; /* set->emptied when it was added or changed */
 	uint32_t seen_lasting;
 	uint64_t seen_bytes;
 	/* hot.h */
 	bool hot;
-	_Atomic uint32_t place;	/* in the hot list, from 1; 0: it is not in it */
+	_Atomic uint32_t place; /* in the hot list, from 1; 0: it is not in it */
 	bool attentive;		/* counted in conn->attention */
 	bool overdue;
-	uint32_t turn;		/* set->turn of the last wait that told of it */
-	uint64_t seen_tail;	/* of the ring, when it was told last */
+	uint32_t turn;	    /* set->turn of the last wait that told of it */
+	uint64_t seen_tail; /* of the ring, when it was told last */
 };
 
 struct hot;
@@ -59,8 +59,8 @@ struct hot;
 struct set {
 	_Atomic int descriptors;
 	_Atomic uint32_t emptied; /* waits so far that told all there was to tell */
-	_Atomic bool nested;	/* somebody waits for the set itself: nothing can be hidden in it */
-	_Atomic bool overdue;	/* some registration is */
+	_Atomic bool nested;	  /* somebody waits for the set itself: nothing can be hidden in it */
+	_Atomic bool overdue;	  /* some registration is */
 	_Atomic uint32_t turn;
 	struct hot *_Atomic hot; /* NULL: never needed */
 };
@@ -72,68 +72,69 @@ struct source_books;
 
 /* State of `sg`; see sg.h. The counters are hints: relaxed, races lose a guess and nothing else. */
 struct sg {
-	struct hold_slot *slot;	/* NULL: nothing held */
+	struct hold_slot *slot; /* NULL: nothing held */
 	_Atomic uint32_t held;	/* bytes */
 	uint32_t batch;		/* sends of the program in them, and bytes: not counted in the statistics yet */
 	uint64_t batch_bytes;
-	_Atomic uint32_t turn;	/* sends since the program last waited or looked */
+	_Atomic uint32_t turn; /* sends since the program last waited or looked */
 	_Atomic uint32_t last_turn;
 	_Atomic uint64_t last_ns; /* end of the last send */
-	_Atomic uint32_t skip;	/* sends for which holding is off, after it did not pay */
-	_Atomic uint32_t late;	/* expiries in a row */
-	_Atomic int64_t room;	/* bytes that the kernel certainly takes without waiting */
-	_Atomic int error;	/* of bytes that had been accepted: told by the next call */
+	_Atomic uint32_t skip;	  /* sends for which holding is off, after it did not pay */
+	_Atomic uint32_t late;	  /* expiries in a row */
+	_Atomic int64_t room;	  /* bytes that the kernel certainly takes without waiting */
+	_Atomic int error;	  /* of bytes that had been accepted: told by the next call */
 };
 
 /* State of `zerocopy`; see zerocopy.h. Under the lock, but for the atomics. */
 struct zerocopy {
-	struct zerocopy_send *ring;	/* NULL until the first use */
-	uint32_t next;			/* number that the kernel gives the next MSG_ZEROCOPY send */
-	uint32_t oldest;		/* number of the oldest that is not complete */
-	size_t bytes;			/* with the kernel now */
-	bool enabled;			/* SO_ZEROCOPY is set by us */
-	bool refused;			/* never here */
-	_Atomic bool used;		/* notices may be in the error queue */
-	enum stat_reason why;		/* of the pause */
-	uint32_t pause;			/* sends until the next try */
-	uint32_t pause_next;		/* how long the next pause is */
-	uint32_t copied;		/* 'copied' notices in a row */
-	uint32_t sends;			/* of the present window */
-	_Atomic uint32_t faults;	/* in it */
+	struct zerocopy_send *ring; /* NULL until the first use */
+	uint32_t next;		    /* number that the kernel gives the next MSG_ZEROCOPY send */
+	uint32_t oldest;	    /* number of the oldest that is not complete */
+	size_t bytes;		    /* with the kernel now */
+	bool enabled;		    /* SO_ZEROCOPY is set by us */
+	bool refused;		    /* never here */
+	_Atomic bool used;	    /* notices may be in the error queue */
+	enum stat_reason why;	    /* of the pause */
+	uint32_t pause;		    /* sends until the next try */
+	uint32_t pause_next;	    /* how long the next pause is */
+	uint32_t copied;	    /* 'copied' notices in a row */
+	uint32_t sends;		    /* of the present window */
+	_Atomic uint32_t faults;    /* in it */
 	/* For `auto`: bytes sent so far, since only a connection that moves data is worth a probe, and what 1 KB costs. */
 	uint64_t sent_bytes;
 	uint32_t own_samples, copy_samples;
-	uint64_t own_cost, copy_cost;	/* CPU ns for 1024 bytes */
+	uint64_t own_cost, copy_cost; /* CPU ns for 1024 bytes */
 };
 
 struct conn {
 	struct lock lock;
-	_Atomic int mode;	/* enum conn_mode */
+	_Atomic int mode; /* enum conn_mode */
 	enum zc_path policy;
 	enum stats_role role;
-	uint32_t slot;		/* of the statistics */
+	uint32_t slot; /* of the statistics */
 	int fds[CONN_DESCRIPTORS];
-	int descriptors;	/* used entries of fds; more make it plain */
-	int extra;		/* duplicates that are not followed */
-	uint64_t cookie;	/* SO_COOKIE */
-	uint64_t peer_key;	/* hash of the peer's address, for what is remembered of destinations */
-	_Atomic uint32_t *token; /* NULL: not shared by a fork */
-	bool app_error_queue;	/* the program reads the error queue itself */
+	int descriptors;	   /* used entries of fds; more make it plain */
+	int extra;		   /* duplicates that are not followed */
+	uint64_t cookie;	   /* SO_COOKIE */
+	uint64_t peer_key;	   /* hash of the peer's address, for what is remembered of destinations */
+	_Atomic uint32_t *token;   /* NULL: not shared by a fork */
+	bool app_error_queue;	   /* the program reads the error queue itself */
 	_Atomic bool send_blocked; /* a send met a full buffer since the last writable event */
 	struct watch *watches;
-	_Atomic int attention;	/* those that wait for bytes and are not hot (hot.h): somebody may sleep in the kernel */
-	_Atomic bool signals;	/* O_ASYNC: the kernel's readability is a signal */
-	struct engine *_Atomic engine;	/* NULL: none; see engine.h */
+	_Atomic int attention; /* those that wait for bytes and are not hot (hot.h): somebody may sleep in the kernel */
+	_Atomic bool signals;  /* O_ASYNC: the kernel's readability is a signal */
+	struct engine *_Atomic engine; /* NULL: none; see engine.h */
 	_Atomic uint32_t engine_users;
 	struct source_books *books; /* of what is under guard; NULL: nothing yet; see engine_source.h */
-	int engine_fd;		/* of a channel that is still to be handed over, or -1 */
-	struct holder holder;	/* this process among those of the engine; it does not count any more when it is about to end */
-	struct holder heir;	/* the child of the present fork */
-	bool inherited;		/* over fork: others have had it before */
-	bool handed;		/* was duplicated for an exec, or cleared of close-on-exec: meant for another program, perhaps */
+	int engine_fd;		    /* of a channel that is still to be handed over, or -1 */
+	struct holder
+		holder; /* this process among those of the engine; it does not count any more when it is about to end */
+	struct holder heir; /* the child of the present fork */
+	bool inherited;	    /* over fork: others have had it before */
+	bool handed; /* was duplicated for an exec, or cleared of close-on-exec: meant for another program, perhaps */
 	const void *_Atomic spawned; /* posix_spawn's file actions that name it, or NULL */
-	int spawned_fd;		/* and what it will be in the new program */
-	bool lingers;		/* was told to reset when it is closed, since bytes are unread in its ring */
+	int spawned_fd;		     /* and what it will be in the new program */
+	bool lingers;		     /* was told to reset when it is closed, since bytes are unread in its ring */
 	struct sg sg;
 	struct zerocopy zerocopy;
 	void *next_free; /* the pool's */

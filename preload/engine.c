@@ -291,7 +291,8 @@ static void met(struct conn *conn, struct engine *engine, int fd)
 	uint8_t identity[TRANSPORT_IDENTITY_BYTES];
 
 	end_meeting(engine);
-	meet_identity(&engine->names, engine->role == ROLE_CLIENT ? CHANNEL_CONNECTING : CHANNEL_ACCEPTING, fd, identity);
+	meet_identity(&engine->names, engine->role == ROLE_CLIENT ? CHANNEL_CONNECTING : CHANNEL_ACCEPTING, fd,
+		      identity);
 	channel_open_sources(&engine->channel, &transport_cma, identity);
 	atomic_store(&engine->state, ENGINE_MET);
 	stats_conn(conn->slot, STAT_CONN_MEETINGS, 1);
@@ -397,8 +398,7 @@ static void try_to_meet(struct conn *conn, struct engine *engine, int fd)
 	else if (rc != -EAGAIN && (client || rc != -ECONNREFUSED)) {
 		log_info("fd %d: no meeting with the peer on this host: error %d", fd, -rc);
 		give_up(conn, engine, REASON_MEETING_FAILED);
-	}
-	else if (rc == -EAGAIN ? atomic_load(&engine->calls) > OFFER_CALLS_MAX : ++engine->tries >= TRIES_MAX)
+	} else if (rc == -EAGAIN ? atomic_load(&engine->calls) > OFFER_CALLS_MAX : ++engine->tries >= TRIES_MAX)
 		give_up(conn, engine, REASON_NO_PEER);
 }
 

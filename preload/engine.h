@@ -26,9 +26,9 @@
 
 enum engine_state {
 	ENGINE_FREE,
-	ENGINE_APART,	/* may meet its peer yet */
-	ENGINE_MET,	/* both lanes are there */
-	ENGINE_OVER,	/* will not: TCP for good, nothing is counted any more */
+	ENGINE_APART, /* may meet its peer yet */
+	ENGINE_MET,   /* both lanes are there */
+	ENGINE_OVER,  /* will not: TCP for good, nothing is counted any more */
 };
 
 struct engine {
@@ -36,37 +36,37 @@ struct engine {
 	_Atomic int state;
 	enum stats_role role;
 	struct holders holders;
-	_Atomic uint32_t calls;		/* of data, before it has met */
+	_Atomic uint32_t calls; /* of data, before it has met */
 	uint32_t next_try;
 	uint32_t tries;
-	int offer;			/* listening for the accepting end; -1 */
-	int visitor;			/* who has come to it and has not spoken yet; -1 */
-	int reached;			/* who offers, and has not let us in yet; -1 */
-	int meeting_process;		/* whose descriptors these are */
+	int offer;	     /* listening for the accepting end; -1 */
+	int visitor;	     /* who has come to it and has not spoken yet; -1 */
+	int reached;	     /* who offers, and has not let us in yet; -1 */
+	int meeting_process; /* whose descriptors these are */
 	struct meet_names names;
 	struct channel channel;
-	struct channel rest;		/* what an exec that failed would have taken along; its lane is channel.in */
+	struct channel rest; /* what an exec that failed would have taken along; its lane is channel.in */
 	/* Before it has met, under the lock of the direction; then the lanes have them. */
 	uint64_t sent, received;
 	uint32_t raw_receiving;
 	bool reader;
 	/* out */
 	uint32_t raw_sending;
-	bool pinned;			/* to TCP, for good */
-	uint64_t ring_bytes;		/* of the stream, so far: the others are the kernel's */
-	bool nodelay, cork;		/* the program's own options: on the ring the socket has others */
-	bool owes_options;		/* and it has them until the rest of this send is out */
-	uint64_t head_seen;		/* of the consumer at the last send */
-	uint32_t stalled;		/* sends since it moved */
+	bool pinned;	     /* to TCP, for good */
+	uint64_t ring_bytes; /* of the stream, so far: the others are the kernel's */
+	bool nodelay, cork;  /* the program's own options: on the ring the socket has others */
+	bool owes_options;   /* and it has them until the rest of this send is out */
+	uint64_t head_seen;  /* of the consumer at the last send */
+	uint32_t stalled;    /* sends since it moved */
 	/* in */
-	int error;			/* that a look at the socket has used up, for when the ring is empty */
-	bool ended;			/* the stream's end was seen there */
-	_Atomic bool kernel_told;	/* of something on the socket, since it was asked last */
+	int error;		  /* that a look at the socket has used up, for when the ring is empty */
+	bool ended;		  /* the stream's end was seen there */
+	_Atomic bool kernel_told; /* of something on the socket, since it was asked last */
 	uint64_t kernel_asked;
-	_Atomic uint32_t sleepers;	/* threads that wait in the kernel for this lane */
-	uint32_t spin_ns;		/* how long a wait spins, adapted */
+	_Atomic uint32_t sleepers; /* threads that wait in the kernel for this lane */
+	uint32_t spin_ns;	   /* how long a wait spins, adapted */
 	uint32_t spin_skip;
-	void *next_free;		/* the pool's */
+	void *next_free; /* the pool's */
 };
 
 /* Whether there is, or may be, one on any connection: readiness has to be looked at. */
@@ -186,8 +186,8 @@ struct engine_raw {
 	struct conn *conn; /* NULL: nothing to end */
 	struct engine *engine;
 	ssize_t done;
-	int fd;		   /* of a send */
-	bool again;	   /* a receive: they have met in the meantime, engine_recv() has to do it */
+	int fd;	    /* of a send */
+	bool again; /* a receive: they have met in the meantime, engine_recv() has to do it */
 };
 struct engine_raw engine_raw_use(struct conn *conn, int fd);
 void engine_raw_ends(struct engine_raw *raw);
@@ -226,9 +226,9 @@ bool engine_gets_option(struct conn *conn, int fd, int name, int *value);
 /* Readiness (engine_wait.c) --------------------------------------------------------------------------------------- */
 
 enum engine_ready {
-	ENGINE_NOT_OURS,	/* the kernel's word stands */
+	ENGINE_NOT_OURS, /* the kernel's word stands */
 	ENGINE_READABLE,
-	ENGINE_SPURIOUS,	/* what the kernel has are doorbells alone */
+	ENGINE_SPURIOUS, /* what the kernel has are doorbells alone */
 };
 
 /* A thread that sleeps in the kernel until a connection is readable; all zeroes: none. */

@@ -30,11 +30,11 @@ struct receive {
 	struct conn *conn;
 	struct engine *engine;
 	int fd, flags;
-	struct iovec *iov;	/* what is left to be filled */
+	struct iovec *iov; /* what is left to be filled */
 	int count;
 	size_t left, done;
-	bool interrupted;	/* by a signal, while it span */
-	bool discard;		/* MSG_TRUNC: bytes are counted and thrown away */
+	bool interrupted; /* by a signal, while it span */
+	bool discard;	  /* MSG_TRUNC: bytes are counted and thrown away */
 	unsigned int nothing;
 };
 
@@ -74,7 +74,7 @@ enum took {
 	TOOK_NOTHING,
 	TOOK_END,
 	TOOK_LOOK_AGAIN,
-	TOOK_LAST,	/* the lane is over: the program's own call does the rest */
+	TOOK_LAST, /* the lane is over: the program's own call does the rest */
 };
 
 static int raw_result(struct receive *receive, long got, size_t *bytes)
@@ -388,7 +388,12 @@ ssize_t engine_recv(struct conn *conn, int fd, const struct iovec *iov, int coun
 {
 	struct engine *engine = engine_enter(conn, fd);
 	struct iovec copy[count > 0 && count <= IOV_MAX ? count : 1];
-	struct receive receive = { .conn = conn, .engine = engine, .fd = fd, .flags = flags, .iov = copy, .count = count };
+	struct receive receive = { .conn = conn,
+				   .engine = engine,
+				   .fd = fd,
+				   .flags = flags,
+				   .iov = copy,
+				   .count = count };
 	__attribute__((cleanup(use_ends))) struct use use = { engine ? conn : NULL };
 
 	if (!engine || count < 0 || count > IOV_MAX)

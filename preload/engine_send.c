@@ -22,8 +22,8 @@
 
 #define ROOM_WAIT_NS 20000 /* for a consumer that takes nothing meanwhile */
 #define RAW_WAIT_NS 200000 /* for one that is at raw bytes */
-#define TCP_BYTES_NS 4 /* bytes that TCP itself would take in a nanosecond, at best */
-#define STALLED_LOOK 8 /* sends that a consumer has not moved for, after which the socket is asked how it is */
+#define TCP_BYTES_NS 4	   /* bytes that TCP itself would take in a nanosecond, at best */
+#define STALLED_LOOK 8	   /* sends that a consumer has not moved for, after which the socket is asked how it is */
 
 /* Bytes that the kernel has been given on this socket, doorbells included; UINT64_MAX if it can't say. */
 static uint64_t written(int fd)

@@ -15,31 +15,31 @@
 #include "rdma/guard.h"
 
 #define PAGE 4096ul
-#define CHUNK (1024 * 1024ul)	  /* announced at one time, so that the peer fetches one while the next is guarded */
-#define WAIT_NS 50000		  /* zsdp: for a peer that has to wake */
-#define TCP_BYTES_NS 4		  /* bytes that TCP itself would take in a nanosecond, at best */
-#define WINDOW 64		  /* guarded sends, of which at most a quarter may fault */
-#define PAUSE_FIRST 64		  /* sends without guards after that; twice as many each time */
+#define CHUNK (1024 * 1024ul) /* announced at one time, so that the peer fetches one while the next is guarded */
+#define WAIT_NS 50000	      /* zsdp: for a peer that has to wake */
+#define TCP_BYTES_NS 4	      /* bytes that TCP itself would take in a nanosecond, at best */
+#define WINDOW 64	      /* guarded sends, of which at most a quarter may fault */
+#define PAUSE_FIRST 64	      /* sends without guards after that; twice as many each time */
 #define PAUSE_MAX 65536
-#define ASKS_FROM 16384		  /* bytes that a receive has to want for the peer to be asked for sources */
+#define ASKS_FROM 16384 /* bytes that a receive has to want for the peer to be asked for sources */
 
 #define CLAIMED UINT64_MAX
 
 struct guarded {
-	_Atomic uint64_t number;	/* of the source; 0: free; CLAIMED by whoever found it over */
+	_Atomic uint64_t number; /* of the source; 0: free; CLAIMED by whoever found it over */
 	struct guard_record *_Atomic record;
-	_Atomic int thread;		/* that announced it: its stack goes with it */
+	_Atomic int thread; /* that announced it: its stack goes with it */
 };
 
 /* Of a connection in this process. Under the lock `out`, but for the atomics. */
 struct source_books {
 	struct lane *lane;
 	struct guarded guarded[SOURCE_SLOTS];
-	_Atomic uint32_t strays;	/* records that were taken before they were in these books */
-	_Atomic uint32_t faults;	/* in the present window */
+	_Atomic uint32_t strays; /* records that were taken before they were in these books */
+	_Atomic uint32_t faults; /* in the present window */
 	uint32_t sends;
 	uint32_t pause, pause_next;
-	struct trial trial;		/* of `auto` */
+	struct trial trial; /* of `auto` */
 };
 
 static _Atomic bool stopped;
@@ -113,7 +113,8 @@ static void keep_of_thread(struct conn *conn)
 	if (!engine)
 		return;
 	for (unsigned int i = 0; conn->books && i < SOURCE_SLOTS; i++) {
-		if (atomic_load(&conn->books->guarded[i].thread) == self && atomic_load(&conn->books->guarded[i].number))
+		if (atomic_load(&conn->books->guarded[i].thread) == self &&
+		    atomic_load(&conn->books->guarded[i].number))
 			source_keep(conn->books->lane, atomic_load(&conn->books->guarded[i].number));
 	}
 	engine_leave(conn);
@@ -173,7 +174,7 @@ static bool guards_pay(struct conn *conn, struct source_books *books)
 struct cursor {
 	const struct iovec *iov;
 	int count;
-	size_t skip;	/* of *iov */
+	size_t skip; /* of *iov */
 	size_t done;
 };
 

@@ -17,8 +17,8 @@
 static long take_bells(struct lane *in, int fd, uint64_t due)
 {
 	char bells[64];
-	long got = sys_call(SYS_recvfrom, fd, (long)bells, (long)(due < sizeof(bells) ? due : sizeof(bells)), MSG_DONTWAIT, 0,
-			    0);
+	long got = sys_call(SYS_recvfrom, fd, (long)bells, (long)(due < sizeof(bells) ? due : sizeof(bells)),
+			    MSG_DONTWAIT, 0, 0);
 
 	if (got > 0)
 		lane_saw_bells(in, (uint64_t)got);
@@ -64,7 +64,7 @@ static bool wait_for_bell(int fd, bool sent)
 struct rest {
 	struct lane *lane; /* NULL: nowhere, they are waited for */
 	uint8_t *room;
-	int error;	   /* of the socket's: used up here, for the program's next receive */
+	int error; /* of the socket's: used up here, for the program's next receive */
 };
 
 static int keep(struct rest *rest, size_t bytes)
@@ -83,7 +83,8 @@ static long take_raw(struct lane *in, int fd, struct rest *rest)
 
 	if (!most)
 		return -EINTR;
-	got = sys_call(SYS_recvfrom, fd, (long)rest->room, (long)(most < REST_ROOM ? most : REST_ROOM), MSG_DONTWAIT, 0, 0);
+	got = sys_call(SYS_recvfrom, fd, (long)rest->room, (long)(most < REST_ROOM ? most : REST_ROOM), MSG_DONTWAIT, 0,
+		       0);
 	lane_raw_ends(in, got > 0 ? (size_t)got : 0);
 	rc = got > 0 ? keep(rest, (size_t)got) : 0;
 	return rc < 0 ? rc : got;
@@ -262,8 +263,8 @@ bool low_water_is_set(int fd)
 	int bytes = 1;
 	socklen_t room = sizeof(bytes);
 
-	if (guest_sandboxed() || sys_call(SYS_getsockopt, fd, SOL_SOCKET, SO_RCVLOWAT, (long)&bytes, (long)&room, 0) < 0 ||
-	    bytes <= 1)
+	if (guest_sandboxed() ||
+	    sys_call(SYS_getsockopt, fd, SOL_SOCKET, SO_RCVLOWAT, (long)&bytes, (long)&room, 0) < 0 || bytes <= 1)
 		return false;
 	atomic_store_explicit(&low_water_ever, true, memory_order_relaxed);
 	return true;

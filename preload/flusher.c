@@ -19,13 +19,13 @@
 
 #define STACK_BYTES (64 * 1024)
 #define ADOPTED_MAX 16
-#define IDLE_ROUNDS 8		/* rounds without anything held before it sleeps for good */
-#define FINISH_MS 1000		/* longest time that an exit waits for adopted bytes */
+#define IDLE_ROUNDS 8  /* rounds without anything held before it sleeps for good */
+#define FINISH_MS 1000 /* longest time that an exit waits for adopted bytes */
 
 enum { ABSENT, STARTING, RUNNING, FAILED };
 
 struct adopted {
-	_Atomic int fd;		/* + 1; 0: free; -1: being filled */
+	_Atomic int fd; /* + 1; 0: free; -1: being filled */
 	uint8_t *memory;
 	size_t from, bytes;
 };

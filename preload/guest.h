@@ -8,9 +8,9 @@
 
 #include "rdma/guard.h"
 
-extern _Atomic bool guest_sandbox;	/* it has installed a seccomp filter: no new kinds of system call */
-extern _Atomic bool guest_ending;	/* exit has begun: nothing is held any more */
-extern _Atomic bool guest_rings;	/* it uses io_uring, in which notices can't be hidden */
+extern _Atomic bool guest_sandbox; /* it has installed a seccomp filter: no new kinds of system call */
+extern _Atomic bool guest_ending;  /* exit has begun: nothing is held any more */
+extern _Atomic bool guest_rings;   /* it uses io_uring, in which notices can't be hidden */
 
 static inline bool guest_sandboxed(void)
 {

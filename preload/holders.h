@@ -19,16 +19,16 @@
 
 /* In memory that all of them share. */
 struct holders {
-	_Atomic uint32_t count;		/* processes; the only one: 1 */
-	_Atomic uint32_t places;	/* given out so far */
-	_Atomic bool far;		/* they are in several pid namespaces: a number means nobody, or another */
+	_Atomic uint32_t count;	 /* processes; the only one: 1 */
+	_Atomic uint32_t places; /* given out so far */
+	_Atomic bool far;	 /* they are in several pid namespaces: a number means nobody, or another */
 	_Atomic uint64_t known[HOLDERS_KNOWN]; /* number of the place, then of the process, 0: not known yet; 0: free */
 };
 
 /* What one process knows of its place, or of its child's. Zeroes: it has none. */
 struct holder {
 	bool counts;
-	uint8_t at;			/* HOLDERS_KNOWN: no place was free */
+	uint8_t at; /* HOLDERS_KNOWN: no place was free */
 	uint32_t place;
 };
 

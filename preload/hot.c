@@ -13,9 +13,9 @@
 #include "preload/real.h"
 #include "preload/spread.h"
 
-#define HOT_MAX 240		/* more active connections than that in one set are cold */
-#define IDLE_MAX 8		/* sleeps after which one that had nothing stays cold */
-#define KERNEL_EVERY_NS 20000	/* the kernel's events wait no longer than that behind those of rings */
+#define HOT_MAX 240	      /* more active connections than that in one set are cold */
+#define IDLE_MAX 8	      /* sleeps after which one that had nothing stays cold */
+#define KERNEL_EVERY_NS 20000 /* the kernel's events wait no longer than that behind those of rings */
 #define READS (EPOLLIN | EPOLLRDNORM)
 #define WRITES (EPOLLOUT | EPOLLWRNORM)
 
@@ -28,7 +28,7 @@ struct hot_entry {
 struct hot {
 	struct lock lock;
 	uint32_t count;
-	uint32_t first;		/* where the next wait begins to look, so that none is always last */
+	uint32_t first; /* where the next wait begins to look, so that none is always last */
 	uint32_t turn;
 	uint32_t sleepers;
 	uint32_t spin_ns;
@@ -97,9 +97,9 @@ static bool may_be_hot(const struct conn *conn, const struct watch *watch)
 {
 	struct engine *engine = atomic_load_explicit(&conn->engine, memory_order_acquire);
 
-	return engine && engine_met(engine) && atomic_load(&engine->holders.count) == 1 && !atomic_load(&conn->signals) &&
-	       watch->event.events & READS && !(watch->event.events & (EPOLLONESHOT | EPOLLEXCLUSIVE)) &&
-	       !atomic_load(&watch->set->nested);
+	return engine && engine_met(engine) && atomic_load(&engine->holders.count) == 1 &&
+	       !atomic_load(&conn->signals) && watch->event.events & READS &&
+	       !(watch->event.events & (EPOLLONESHOT | EPOLLEXCLUSIVE)) && !atomic_load(&watch->set->nested);
 }
 
 /* Cold for the time of a sleep, or for good. Under the list's lock. */

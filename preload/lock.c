@@ -110,8 +110,7 @@ bool lock_wait(struct lock *lock)
 		}
 		if (holder == self && is_own(lock))
 			return false;
-		if (!(word & LOCK_WAITERS) &&
-		    !atomic_compare_exchange_weak(&lock->word, &word, word | LOCK_WAITERS))
+		if (!(word & LOCK_WAITERS) && !atomic_compare_exchange_weak(&lock->word, &word, word | LOCK_WAITERS))
 			continue;
 		word |= LOCK_WAITERS;
 		if (sleeps_long(lock, word, &patience) && (holder == self || is_gone(lock, holder)))

@@ -22,13 +22,13 @@
 #include "common/sys.h"
 
 #define LOCK_WAITERS 0x80000000u
-#define LOCK_LOST 0x7fffffffu	/* in place of a thread id; no thread has it */
+#define LOCK_LOST 0x7fffffffu	  /* in place of a thread id; no thread has it */
 #define LOCK_PATIENCE_NS 50000000 /* until a waiter asks whether the holder still exists */
 
 enum lock_kind {
-	LOCK_PRIVATE,	/* in memory of one process: it ends with its holder */
+	LOCK_PRIVATE, /* in memory of one process: it ends with its holder */
 	LOCK_SHARED,
-	LOCK_FAR,	/* by processes that don't know each other's thread ids, in several pid namespaces: nobody asks */
+	LOCK_FAR, /* by processes that don't know each other's thread ids, in several pid namespaces: nobody asks */
 };
 
 struct lock {
@@ -45,7 +45,8 @@ extern __thread uint32_t lock_thread __attribute__((tls_model("initial-exec")));
 
 /* Locks that the thread has; a signal that comes meanwhile waits until there is none (calls_signal.c). */
 extern __thread uint32_t lock_depth __attribute__((tls_model("initial-exec")));
-extern __thread uint64_t lock_signals __attribute__((tls_model("initial-exec"))); /* which ones wait: a kernel's sigset */
+extern __thread uint64_t lock_signals
+	__attribute__((tls_model("initial-exec"))); /* which ones wait: a kernel's sigset */
 
 uint32_t lock_learn_self(void);
 

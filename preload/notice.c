@@ -15,7 +15,7 @@
 #define PAUSE_FIRST 64
 #define PAUSE_MAX 16384
 #define COPIED_MAX 8	/* in a row, until a path that was asked for pauses; `auto` does so at the first */
-#define FAULT_WINDOW 16	/* sends */
+#define FAULT_WINDOW 16 /* sends */
 
 static struct sock_extended_err *find_error(struct msghdr *message)
 {
@@ -49,8 +49,7 @@ bool notice_for_program(struct conn *conn, struct msghdr *message)
 	    error->ee_data < conn->zerocopy.next)
 		return false;
 	/* The kernel joins our last notice and the program's first in one range: the program's part begins at 0. */
-	error->ee_info = (int32_t)(error->ee_info - conn->zerocopy.next) < 0 ? 0 :
-									      error->ee_info - conn->zerocopy.next;
+	error->ee_info = (int32_t)(error->ee_info - conn->zerocopy.next) < 0 ? 0 : error->ee_info - conn->zerocopy.next;
 	error->ee_data -= conn->zerocopy.next;
 	return true;
 }
@@ -186,6 +185,8 @@ void zerocopy_after_fork(struct conn *conn)
 
 enum stat_reason notice_protect_reason(int error)
 {
-	return error == -EINVAL ? REASON_NOT_PRIVATE : error == -ENOTSUP ? REASON_NO_GUARD :
-	       error == -ENOMEM ? REASON_NO_MEMORY : REASON_GUARD_FAILED;
+	return error == -EINVAL	 ? REASON_NOT_PRIVATE :
+	       error == -ENOTSUP ? REASON_NO_GUARD :
+	       error == -ENOMEM	 ? REASON_NO_MEMORY :
+				   REASON_GUARD_FAILED;
 }

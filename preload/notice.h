@@ -11,7 +11,7 @@
 
 /* One MSG_ZEROCOPY send that the kernel has not reported complete. */
 struct zerocopy_send {
-	struct guard_record *record;	/* NULL: no longer guarded, the notice is still to come */
+	struct guard_record *record; /* NULL: no longer guarded, the notice is still to come */
 	size_t bytes;
 	bool done;
 };

@@ -192,7 +192,8 @@ static ssize_t take_path(struct conn *conn, int fd, const struct iovec *iov, int
 }
 
 /* On a connection with an engine: the ring, or what path it has as long as both ends have not met. Returns as send_by_path. */
-static ssize_t send_by_engine(struct conn *conn, int fd, const struct iovec *iov, int count, int flags, enum zc_path *path)
+static ssize_t send_by_engine(struct conn *conn, int fd, const struct iovec *iov, int count, int flags,
+			      enum zc_path *path)
 {
 	ssize_t rc = engine_send(conn, fd, iov, count, flags);
 

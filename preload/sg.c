@@ -16,8 +16,8 @@
 #include "preload/real.h"
 
 #define MINE_MAX 8
-#define BURST 3			/* sends of a turn from which on the next turn is taken for a burst too */
-#define LATE_MAX 4		/* expiries in a row until holding is switched off */
+#define BURST 3	   /* sends of a turn from which on the next turn is taken for a burst too */
+#define LATE_MAX 4 /* expiries in a row until holding is switched off */
 #define CLOCK_EVERY 16
 
 __thread uint32_t sg_mine __attribute__((tls_model("initial-exec")));
@@ -56,8 +56,7 @@ static bool has_room(struct conn *conn, int fd)
 		return true;
 	if (sys_call(SYS_getsockopt, fd, SOL_SOCKET, SO_MEMINFO, (long)info, (long)&bytes, 0) < 0)
 		return false;
-	atomic_store_explicit(&conn->sg.room,
-			      (int64_t)info[SK_MEMINFO_SNDBUF] - (int64_t)info[SK_MEMINFO_WMEM_QUEUED],
+	atomic_store_explicit(&conn->sg.room, (int64_t)info[SK_MEMINFO_SNDBUF] - (int64_t)info[SK_MEMINFO_WMEM_QUEUED],
 			      memory_order_relaxed);
 	return atomic_load_explicit(&conn->sg.room, memory_order_relaxed) >= need;
 }
@@ -163,7 +162,8 @@ static ssize_t hand_over(struct conn *conn, int fd, const struct iovec *iov, int
 		memcpy(all + 1, iov, sizeof(*iov) * (size_t)count);
 	taken = sys_call(SYS_sendmsg, fd, (long)&message, MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0, 0);
 	stats_add(&stats->slot[conn->slot].path[PATH_SG][STAT_PATH_SYSCALLS], 1);
-	if (taken == -ENOTSOCK) /* the number was reused behind our back: do what the program's own write would have done */
+	if (taken ==
+	    -ENOTSOCK) /* the number was reused behind our back: do what the program's own write would have done */
 		taken = sys_call(SYS_writev, fd, (long)all, 1 + count, 0, 0, 0);
 	if (taken > 0)
 		sg_sent(conn, (size_t)taken);

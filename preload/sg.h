@@ -25,13 +25,13 @@
 
 #define SG_SLOTS 64
 #define SG_NOW_OR_NEVER UINT64_MAX /* as the time of a send: it leaves with what is held, or by itself */
-#define SG_SPANS_MAX 64 /* pieces of memory of one send that can be gathered */
+#define SG_SPANS_MAX 64		   /* pieces of memory of one send that can be gathered */
 
 struct hold_slot {
-	struct conn *_Atomic conn;	/* NULL: free */
-	_Atomic uint64_t due_ns;	/* of the first byte held */
-	_Atomic int backed_up;		/* descriptor + 1 to be waited for: the kernel's buffer is full after all */
-	uint8_t *arena;			/* mapped with the first use, then kept */
+	struct conn *_Atomic conn; /* NULL: free */
+	_Atomic uint64_t due_ns;   /* of the first byte held */
+	_Atomic int backed_up;	   /* descriptor + 1 to be waited for: the kernel's buffer is full after all */
+	uint8_t *arena;		   /* mapped with the first use, then kept */
 };
 
 /* Connections on which this thread holds bytes, for the calls that wait. */

@@ -71,7 +71,9 @@ ssize_t send_special(struct conn *conn, int fd, int flags)
 			sys_call(SYS_setsockopt, fd, SOL_SOCKET, SO_ZEROCOPY, (long)&(int){ 0 }, sizeof(int), 0);
 	}
 	if (flags & MSG_OOB)
-		engine_pin(conn, fd); /* whether the urgent byte is among those received is the receiver's choice: no count holds */
+		engine_pin(
+			conn,
+			fd); /* whether the urgent byte is among those received is the receiver's choice: no count holds */
 	rc = send_before_kernel(conn, fd, flags, REASON_FLAGS);
 	return rc < 0 ? rc : SEND_BY_KERNEL;
 }

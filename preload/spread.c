@@ -10,7 +10,7 @@
 #include "common/sys.h"
 #include "preload/guest.h"
 
-#define PAUSE_FIRST_NS (5 * NS_PER_MS)	  /* between two moves, then ever longer: the scheduler may know better */
+#define PAUSE_FIRST_NS (5 * NS_PER_MS) /* between two moves, then ever longer: the scheduler may know better */
 #define PAUSE_MAX_NS (1000 * NS_PER_MS)
 #define SERVER_PATIENCE_NS (5 * NS_PER_MS) /* the connecting end moves first; it may be bound to its core */
 

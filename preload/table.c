@@ -14,8 +14,8 @@ _Atomic uintptr_t *table;
 uint32_t table_size;
 
 #define OWN_MAX 16
-static _Atomic int own[OWN_MAX];	/* descriptor + 1; 0 is free */
-static _Atomic int own_extra;		/* descriptor + 1 */
+static _Atomic int own[OWN_MAX]; /* descriptor + 1; 0 is free */
+static _Atomic int own_extra;	 /* descriptor + 1 */
 static _Atomic int own_highest = -1;
 
 int table_start(void)

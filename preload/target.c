@@ -63,8 +63,8 @@ static bool is_us(const char *path, size_t length)
 	copy[length] = 0;
 	if (!strchr(copy, '/'))
 		return !strcmp(copy, own_name); /* along the linker's path, as we were found */
-	return sys_call(SYS_newfstatat, AT_FDCWD, (long)copy, (long)&found, 0, 0, 0) >= 0 && found.st_dev == own.st_dev &&
-	       found.st_ino == own.st_ino;
+	return sys_call(SYS_newfstatat, AT_FDCWD, (long)copy, (long)&found, 0, 0, 0) >= 0 &&
+	       found.st_dev == own.st_dev && found.st_ino == own.st_ino;
 }
 
 static bool preloads_us(char *const envp[])

@@ -9,9 +9,9 @@
 #include <stdbool.h>
 
 enum target {
-	TARGET_NONE,	/* there is no such program: the exec will fail */
+	TARGET_NONE, /* there is no such program: the exec will fail */
 	TARGET_OURS,
-	TARGET_FOREIGN,	/* static, setuid, for another machine, without us in LD_PRELOAD, or not to be seen through */
+	TARGET_FOREIGN, /* static, setuid, for another machine, without us in LD_PRELOAD, or not to be seen through */
 };
 
 struct target_name {

@@ -31,7 +31,9 @@ void _Unwind_Resume(struct exception *exception)
 	__builtin_unreachable();
 }
 
-int __gcc_personality_v0(int version, int actions, unsigned long class, struct exception *exception, struct context *context)
+int __gcc_personality_v0(int version, int actions, unsigned long class, struct exception *exception,
+			 struct context *context)
 {
-	return ((personality_function *)from_libgcc("__gcc_personality_v0"))(version, actions, class, exception, context);
+	return ((personality_function *)from_libgcc("__gcc_personality_v0"))(version, actions, class, exception,
+									     context);
 }

@@ -20,11 +20,11 @@
 #include "rdma/guard.h"
 
 #define PAGE 4096ul
-#define PAGES_MIN (4 * PAGE)		/* fewer in one piece of memory are copied */
-#define CHUNK (1024 * 1024ul)		/* guarded and handed over at one time */
-#define COPIES_MAX 32			/* pieces that are copied by one system call */
-#define PROBE_AFTER (1024 * 1024ul)	/* bytes after which `auto` asks what zerocopy costs on a connection */
-#define SAMPLES 4			/* of each way, before `auto` compares */
+#define PAGES_MIN (4 * PAGE)	    /* fewer in one piece of memory are copied */
+#define CHUNK (1024 * 1024ul)	    /* guarded and handed over at one time */
+#define COPIES_MAX 32		    /* pieces that are copied by one system call */
+#define PROBE_AFTER (1024 * 1024ul) /* bytes after which `auto` asks what zerocopy costs on a connection */
+#define SAMPLES 4		    /* of each way, before `auto` compares */
 
 static void owner_poll(void *owner)
 {

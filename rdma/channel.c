@@ -40,8 +40,8 @@ static long map_twice(int fd, uint32_t ring_bytes)
 	} pieces[] = { { 0, CHANNEL_HEADER_BYTES + ring },
 		       { CHANNEL_HEADER_BYTES, 2 * ring },
 		       { CHANNEL_HEADER_BYTES + ring, ring + 2l * SOURCE_AREA_BYTES } };
-	long base = sys_call(SYS_mmap, 0, mapped_bytes(ring_bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-			     -1, 0);
+	long base = sys_call(SYS_mmap, 0, mapped_bytes(ring_bytes), PROT_NONE,
+			     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	long at = base;
 
 	if (base < 0 && base > -4096)

@@ -27,16 +27,16 @@ struct channel_header {
 	uint64_t magic;
 	uint32_t version;
 	uint32_t ring_bytes;
-	uint8_t nonce[CHANNEL_NONCE_BYTES];	/* of this channel */
+	uint8_t nonce[CHANNEL_NONCE_BYTES]; /* of this channel */
 	struct lane_shared lane[2];
 	struct source_shared sources[2];
 };
 
 struct channel {
 	struct channel_header *header;
-	struct lane out, in;	/* as this end sees them */
-	int fd;			/* of the segment; -1 once both ends have it */
-	pid_t peer;		/* the process at the other end of the rendezvous, by the kernel's word; 0: not known */
+	struct lane out, in; /* as this end sees them */
+	int fd;		     /* of the segment; -1 once both ends have it */
+	pid_t peer;	     /* the process at the other end of the rendezvous, by the kernel's word; 0: not known */
 	struct source_out sources_out;
 	struct source_in sources_in;
 };

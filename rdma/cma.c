@@ -135,6 +135,7 @@ static int owner_of(pid_t process, uid_t *owner)
 	struct stat info;
 	long rc;
 
+	*owner = 0;
 	log_format(path, sizeof(path), "/proc/%d", process);
 	rc = sys_call(SYS_newfstatat, AT_FDCWD, (long)path, (long)&info, 0, 0, 0);
 	if (rc < 0)

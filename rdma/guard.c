@@ -138,7 +138,9 @@ static const struct guard_backend *backend_of(enum guard_kind kind)
 
 static enum guard_kind kind_of(const struct guard_backend *which)
 {
-	return which == &guard_backend_uffd ? GUARD_UFFD : which == &guard_backend_mprotect ? GUARD_MPROTECT : GUARD_OFF;
+	return which == &guard_backend_uffd	? GUARD_UFFD :
+	       which == &guard_backend_mprotect ? GUARD_MPROTECT :
+						  GUARD_OFF;
 }
 
 /* Takes `which` into use if it can be had. Returns 0 or -ENOTSUP. */

@@ -112,8 +112,13 @@ static struct guard_cover *cover_new(struct guard_record *record, uintptr_t star
 	if (!slot)
 		return NULL;
 	cover = &slot->cover;
-	*cover = (struct guard_cover){ .start = start, .end = end, .record = record, .next = *head, .link = head,
-				       .record_next = record->covers, .record_link = &record->covers };
+	*cover = (struct guard_cover){ .start = start,
+				       .end = end,
+				       .record = record,
+				       .next = *head,
+				       .link = head,
+				       .record_next = record->covers,
+				       .record_link = &record->covers };
 	if (*head)
 		(*head)->link = &cover->next;
 	*head = cover;
@@ -173,7 +178,8 @@ static bool touches(const struct guard_cover *cover, uintptr_t start, uintptr_t 
 }
 
 /* The first cover for which visit() returns true, or that touches if there is no visit(). */
-static struct guard_cover *scan_all(uintptr_t start, uintptr_t end, void (*visit)(struct guard_cover *, void *), void *arg)
+static struct guard_cover *scan_all(uintptr_t start, uintptr_t end, void (*visit)(struct guard_cover *, void *),
+				    void *arg)
 {
 	for (struct guard_record *record = guard_all; record; record = record->next)
 		for (struct guard_cover *cover = record->covers; cover; cover = cover->record_next) {

@@ -59,7 +59,7 @@ struct guard_backend {
 extern const struct guard_backend guard_backend_uffd;
 extern const struct guard_backend guard_backend_mprotect;
 extern const struct guard_backend guard_backend_off;
-extern const struct guard_backend *_Atomic guard_backend_now;	/* the one in use, or NULL */
+extern const struct guard_backend *_Atomic guard_backend_now; /* the one in use, or NULL */
 
 /* How many threads are between guard_before_fork() and guard_after_fork(). Raised under the lock; a child begins with 0. */
 extern _Atomic unsigned int guard_forks;
@@ -93,7 +93,7 @@ struct guard_cover {
 	uintptr_t end;
 	struct guard_record *record;
 	struct guard_cover *next, **link;		/* of its region */
-	struct guard_cover *record_next, **record_link;	/* of its record */
+	struct guard_cover *record_next, **record_link; /* of its record */
 };
 
 struct guard_record {
@@ -102,14 +102,14 @@ struct guard_record {
 	uintptr_t start;
 	uintptr_t end;
 	struct guard_cover *covers;
-	struct guard_record *next, **link;	/* of all records */
-	uintptr_t run_next;			/* where a program that overwrites the buffer in order faults next */
+	struct guard_record *next, **link; /* of all records */
+	uintptr_t run_next;		   /* where a program that overwrites the buffer in order faults next */
 	size_t run_pages;
-	uint64_t waited_ns;			/* block-on-write is granted once, not for each page */
-	unsigned int process;			/* guard_process when it was made */
-	uint64_t polled;			/* number of the last round of guard_poll_owners() */
-	_Atomic bool taken;			/* a page was taken away since it was protected */
-	bool told;				/* ops->faulted() has been called for the current fault */
+	uint64_t waited_ns;   /* block-on-write is granted once, not for each page */
+	unsigned int process; /* guard_process when it was made */
+	uint64_t polled;      /* number of the last round of guard_poll_owners() */
+	_Atomic bool taken;   /* a page was taken away since it was protected */
+	bool told;	      /* ops->faulted() has been called for the current fault */
 };
 
 /* Whether the record's bytes are where the program has them, and nowhere else. */
@@ -118,8 +118,8 @@ static inline bool record_is_lent(const struct guard_record *record)
 	return record->ops && record->ops->take_copy;
 }
 
-extern struct guard_record *guard_all;		/* every record that was not released */
-extern unsigned int guard_process;		/* how often books_forget() has begun anew */
+extern struct guard_record *guard_all; /* every record that was not released */
+extern unsigned int guard_process;     /* how often books_forget() has begun anew */
 
 /* Returns whether the record is in the books; the child of a fork may yet hold one of its parent's, which it only may look at. */
 static inline bool record_is_here(const struct guard_record *record)
@@ -155,8 +155,8 @@ void cover_move(uintptr_t from, uintptr_t to, size_t bytes);
 struct guard_mapping {
 	uintptr_t start;
 	uintptr_t end;
-	int protection;		/* PROT_* */
-	bool plain;		/* private anonymous memory with pages of the usual size */
+	int protection; /* PROT_* */
+	bool plain;	/* private anonymous memory with pages of the usual size */
 };
 
 #define PAGEMAP_PRESENT (1ull << 63)

@@ -170,8 +170,8 @@ static bool text_line(struct guard_mapping *out)
 	device |= text_hex(&c); /* the inode is decimal; all that counts is whether it is 0 */
 	while (c != '\n' && c >= 0)
 		c = text_char();
-	out->protection = (mode[0] == 'r' ? PROT_READ : 0) | (mode[1] == 'w' ? PROT_WRITE : 0) |
-			  (mode[2] == 'x' ? PROT_EXEC : 0);
+	out->protection =
+		(mode[0] == 'r' ? PROT_READ : 0) | (mode[1] == 'w' ? PROT_WRITE : 0) | (mode[2] == 'x' ? PROT_EXEC : 0);
 	out->plain = mode[3] == 'p' && !device;
 	return true;
 }
@@ -187,7 +187,9 @@ static int mapping_by_text(uintptr_t address, struct guard_mapping *out)
 
 int memory_mapping(uintptr_t address, struct guard_mapping *out)
 {
-	struct procmap_query query = { .size = sizeof(query), .query_flags = PROCMAP_COVERING_OR_NEXT, .query_addr = address };
+	struct procmap_query query = { .size = sizeof(query),
+				       .query_flags = PROCMAP_COVERING_OR_NEXT,
+				       .query_addr = address };
 	long rc;
 
 	if (maps_by_text)
@@ -258,7 +260,8 @@ int memory_copy(void *to, uintptr_t from, size_t bytes)
 int memory_replace(uintptr_t start, uintptr_t end, uintptr_t from, bool (*sure)(uintptr_t start, uintptr_t end))
 {
 	size_t bytes = end - start;
-	long fresh = sys_call(SYS_mmap, 0, (long)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	long fresh = sys_call(SYS_mmap, 0, (long)bytes, PROT_READ | PROT_WRITE,
+			      MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 	long moved;
 	int rc;
 

@@ -130,7 +130,8 @@ static void each_of_ours(uintptr_t start, uintptr_t end, void (*work)(uintptr_t 
 		struct guard_mapping mapping;
 
 		changed = false;
-		for (uintptr_t at = start; at < end && !memory_mapping(at, &mapping) && mapping.start < end; at = mapping.end)
+		for (uintptr_t at = start; at < end && !memory_mapping(at, &mapping) && mapping.start < end;
+		     at = mapping.end)
 			if (is_ours(&mapping))
 				work(mapping.start > at ? mapping.start : at, mapping.end < end ? mapping.end : end);
 		if (!changed)

@@ -46,8 +46,8 @@ struct span {
 
 static int uffd = -1;
 static _Atomic int thread_state;
-static void *aside; /* room for a chunk of copies; used under the lock */
-static bool clear_first; /* the kernel is older than 6.1: leaving does not lift the protection */
+static void *aside;			/* room for a chunk of copies; used under the lock */
+static bool clear_first;		/* the kernel is older than 6.1: leaving does not lift the protection */
 static _Atomic unsigned int generation; /* of the descriptor: a thread of an old one leaves */
 static struct span gap; /* registered for missing pages now, or when memory was moved that is not booked yet */
 static struct span torn[TORN_MAX]; /* moved out of the gap */
@@ -132,7 +132,8 @@ static int uffd_prove(void)
 
 static int uffd_open(void)
 {
-	struct uffdio_api api = { .api = UFFD_API, .features = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_EVENT_REMAP };
+	struct uffdio_api api = { .api = UFFD_API,
+				  .features = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_EVENT_REMAP };
 	long fd;
 	int rc = memory_open();
 
@@ -146,7 +147,8 @@ static int uffd_open(void)
 	if (uffd_ioctl(UFFDIO_API, &api) < 0)
 		goto close_fd;
 	if (!aside) {
-		long at = sys_call(SYS_mmap, 0, CHUNK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		long at =
+			sys_call(SYS_mmap, 0, CHUNK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 		if (at < 0 && at > -4096)
 			goto close_fd;
@@ -393,7 +395,8 @@ static int protect_pages(uintptr_t start, uintptr_t end, uint64_t ioctls)
 	if (rc < 0)
 		return rc == -ENOENT ? -EINVAL : (int)rc;
 	/* Now that nothing can slip in any more. */
-	if (!memory_pages_are(start, end, PAGEMAP_PRESENT | PAGEMAP_FILE | PAGEMAP_UFFD_WP, PAGEMAP_PRESENT | PAGEMAP_UFFD_WP))
+	if (!memory_pages_are(start, end, PAGEMAP_PRESENT | PAGEMAP_FILE | PAGEMAP_UFFD_WP,
+			      PAGEMAP_PRESENT | PAGEMAP_UFFD_WP))
 		return -EINVAL;
 	return 0;
 }

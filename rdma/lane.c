@@ -23,7 +23,8 @@ struct record {
 
 #define RECORD_ALIGN 16u
 #define RESERVE (2 * sizeof(struct record)) /* a SWITCH must always find room, and a TAKEOVER after it */
-#define AHEAD_MAX (1u << 31) /* raw bytes that a TAKEOVER may leave to be received: its position is told by its low half */
+#define AHEAD_MAX                                                                                                      \
+	(1u << 31) /* raw bytes that a TAKEOVER may leave to be received: its position is told by its low half */
 #define RELAXED memory_order_relaxed
 
 static uint64_t padded(uint64_t bytes)
@@ -103,8 +104,8 @@ static void put_mark(struct lane *lane, enum record_kind kind, uint32_t value)
 bool lane_may_take_over(const struct lane *lane)
 {
 	struct lane_shared *shared = lane->shared;
-	uint64_t ahead = atomic_load_explicit(&shared->sent, RELAXED) -
-			 atomic_load_explicit(&shared->received, RELAXED);
+	uint64_t ahead =
+		atomic_load_explicit(&shared->sent, RELAXED) - atomic_load_explicit(&shared->received, RELAXED);
 
 	return atomic_load_explicit(&shared->reader, RELAXED) && !atomic_load_explicit(&shared->raw, RELAXED) &&
 	       ahead < AHEAD_MAX && backlog(lane, atomic_load_explicit(&shared->tail, RELAXED)) == 0 &&
@@ -305,8 +306,8 @@ static void leave_at(struct lane *lane, const struct place *at, size_t got)
 		atomic_store(&shared->received, atomic_load_explicit(&shared->received, RELAXED) + got);
 }
 
-static int take_source(struct lane *lane, struct place *at, uint32_t number, const struct iovec *iov, int count, bool peek,
-		       size_t *got)
+static int take_source(struct lane *lane, struct place *at, uint32_t number, const struct iovec *iov, int count,
+		       bool peek, size_t *got)
 {
 	size_t bytes = 0;
 	int rc;
@@ -406,15 +407,16 @@ static size_t bytes_between(const struct lane *lane, uint64_t head, uint64_t tai
 {
 	size_t bytes = 0;
 
-	for (size_t left = tail - head; left >= sizeof(struct record) && left <= lane->bytes && head % RECORD_ALIGN == 0;
-	     left = tail - head) {
+	for (size_t left = tail - head;
+	     left >= sizeof(struct record) && left <= lane->bytes && head % RECORD_ALIGN == 0; left = tail - head) {
 		struct record record = *(volatile struct record *)record_at(lane, head);
 		uint64_t length = record.kind == RECORD_DATA ? padded(record.bytes) : 0;
 
 		if (length > left - sizeof(record) || (record.kind == RECORD_DATA && record.bytes < taken))
 			break;
 		bytes += record.kind == RECORD_DATA   ? record.bytes - taken :
-			 record.kind == RECORD_SOURCE ? source_left(lane, record.bytes) : 0;
+			 record.kind == RECORD_SOURCE ? source_left(lane, record.bytes) :
+							0;
 		taken = 0;
 		head += sizeof(record) + length;
 	}
@@ -445,8 +447,8 @@ bool lane_is_stuck(const struct lane *lane)
 
 bool lane_is_empty(const struct lane *lane)
 {
-	return end_of(lane) == atomic_load_explicit(&lane->shared->head, RELAXED) ||
-	       raw_before(lane) || lane_is_stuck(lane);
+	return end_of(lane) == atomic_load_explicit(&lane->shared->head, RELAXED) || raw_before(lane) ||
+	       lane_is_stuck(lane);
 }
 
 bool lane_arm(struct lane *lane)
@@ -459,7 +461,8 @@ bool lane_arm(struct lane *lane)
 static uint64_t bells_due(const struct lane *lane, uint64_t more)
 {
 	struct lane_shared *shared = lane->shared;
-	int64_t due = (int64_t)(atomic_load(&shared->bells) + more - atomic_load_explicit(&shared->bells_seen, RELAXED));
+	int64_t due =
+		(int64_t)(atomic_load(&shared->bells) + more - atomic_load_explicit(&shared->bells_seen, RELAXED));
 
 	if (!atomic_load_explicit(&shared->from_ring, RELAXED))
 		due = (int64_t)atomic_load_explicit(&shared->bells_skip, RELAXED);

@@ -38,32 +38,32 @@
 #define LANE_LINE 64
 #define LANE_RING_MIN 4096u
 #define LANE_RING_MAX (8u << 20)
-#define LANE_CHUNK 65536u /* published at one time, so that both ends copy at once */
+#define LANE_CHUNK 65536u     /* published at one time, so that both ends copy at once */
 #define LANE_BELLS_MAX 65536u /* due at one time, as far as a peer is believed */
 
 /* The share of a lane in the segment; each line is written by one end only. Zeroes are a lane on TCP. */
 struct lane_shared {
 	/* producer */
-	_Alignas(LANE_LINE) _Atomic uint64_t tail;	/* ring position behind the last record */
-	_Atomic uint64_t sent;		/* stream position */
-	_Atomic uint64_t bells;		/* doorbells that the TCP stream has taken */
-	_Atomic uint32_t ringing;	/* one more may be about to be put there, or to be counted */
+	_Alignas(LANE_LINE) _Atomic uint64_t tail; /* ring position behind the last record */
+	_Atomic uint64_t sent;			   /* stream position */
+	_Atomic uint64_t bells;			   /* doorbells that the TCP stream has taken */
+	_Atomic uint32_t ringing;		   /* one more may be about to be put there, or to be counted */
 	_Atomic uint32_t on_ring;
-	_Atomic uint32_t intent;	/* a TAKEOVER is about to be put */
-	_Atomic uint32_t cpu;		/* where it ran last, plus 1: a hint */
+	_Atomic uint32_t intent; /* a TAKEOVER is about to be put */
+	_Atomic uint32_t cpu;	 /* where it ran last, plus 1: a hint */
 	/* consumer */
-	_Alignas(LANE_LINE) _Atomic uint64_t head;	/* ring position of the next record */
-	_Atomic uint64_t received;	/* stream position */
+	_Alignas(LANE_LINE) _Atomic uint64_t head; /* ring position of the next record */
+	_Atomic uint64_t received;		   /* stream position */
 	_Atomic uint64_t bells_seen;
-	_Atomic uint64_t bells_skip;	/* of those, still to be taken from the stream before raw bytes */
-	_Atomic uint32_t from_ring;	/* the next byte is in the ring */
-	_Atomic uint32_t raw;		/* receives of raw bytes under way */
-	_Atomic uint32_t reader;	/* it has received by an intercepted call, and will go on so */
-	_Atomic uint32_t taken;		/* bytes of the record at `head` that are consumed */
-	_Atomic uint32_t away;		/* it has left, for itself */
+	_Atomic uint64_t bells_skip; /* of those, still to be taken from the stream before raw bytes */
+	_Atomic uint32_t from_ring;  /* the next byte is in the ring */
+	_Atomic uint32_t raw;	     /* receives of raw bytes under way */
+	_Atomic uint32_t reader;     /* it has received by an intercepted call, and will go on so */
+	_Atomic uint32_t taken;	     /* bytes of the record at `head` that are consumed */
+	_Atomic uint32_t away;	     /* it has left, for itself */
 	/* both: set by the consumer before it sleeps, cleared by the producer that rings */
 	_Alignas(LANE_LINE) _Atomic uint32_t armed;
-	_Atomic uint32_t leave;		/* consumer: it leaves; the producer looks at this line anyway */
+	_Atomic uint32_t leave; /* consumer: it leaves; the producer looks at this line anyway */
 	/* both: ring position behind the last record that is for a consumer that leaves, and LANE_END_SET; 0: not said yet */
 	_Atomic uint64_t end;
 };
@@ -73,20 +73,20 @@ struct lane_shared {
 /* One end's view. Ownership: the memory is the channel's; a lane holds pointers into it. */
 struct lane {
 	struct lane_shared *shared;
-	uint8_t *ring;		/* mapped twice in a row */
-	uint32_t bytes;		/* of the ring once; power of two */
+	uint8_t *ring;	/* mapped twice in a row */
+	uint32_t bytes; /* of the ring once; power of two */
 	/* Bytes that are not in the ring (source.h); NULL and 0: there are none. */
-	uint32_t area_bytes;	/* power of two */
+	uint32_t area_bytes; /* power of two */
 	uint8_t *area;
 	struct source_shared *sources;
-	struct source_out *out;	/* the caller's */
+	struct source_out *out; /* the caller's */
 	struct source_in *in;	/* the caller's */
 };
 
 enum lane_answer {
-	LANE_DATA,	/* bytes were taken */
-	LANE_EMPTY,	/* on the ring, nothing there */
-	LANE_RAW,	/* the next bytes are in the TCP stream, behind lane_bells_due() doorbells */
+	LANE_DATA,  /* bytes were taken */
+	LANE_EMPTY, /* on the ring, nothing there */
+	LANE_RAW,   /* the next bytes are in the TCP stream, behind lane_bells_due() doorbells */
 };
 
 /* Producer -------------------------------------------------------------------------------------------------------- */
@@ -205,8 +205,7 @@ static inline bool lane_is_over(const struct lane *lane)
 {
 	const struct lane_shared *shared = lane->shared;
 
-	return lane_has_left(lane) &&
-	       !atomic_load_explicit(&shared->from_ring, memory_order_relaxed) &&
+	return lane_has_left(lane) && !atomic_load_explicit(&shared->from_ring, memory_order_relaxed) &&
 	       !atomic_load_explicit(&shared->bells_skip, memory_order_relaxed) &&
 	       atomic_load_explicit(&shared->head, memory_order_relaxed) ==
 		       (atomic_load_explicit(&shared->end, memory_order_relaxed) & ~LANE_END_SET);

@@ -100,7 +100,8 @@ static size_t put_place(char *out, size_t bytes, const struct place *place)
 }
 
 /* The abstract name of a connection, from its connecting end to its accepting end. Returns the address's length. */
-static socklen_t name_of(const struct sockaddr_storage *from, const struct sockaddr_storage *to, struct sockaddr_un *out)
+static socklen_t name_of(const struct sockaddr_storage *from, const struct sockaddr_storage *to,
+			 struct sockaddr_un *out)
 {
 	struct place a = place_of(from), b = place_of(to);
 	size_t room = sizeof(out->sun_path) - 1, used;
@@ -304,7 +305,8 @@ static void prepare(struct handover *handover)
 {
 	memset(handover, 0, sizeof(*handover));
 	handover->iov = (struct iovec){ handover->nonce, sizeof(handover->nonce) };
-	handover->message = (struct msghdr){ .msg_iov = &handover->iov, .msg_iovlen = 1,
+	handover->message = (struct msghdr){ .msg_iov = &handover->iov,
+					     .msg_iovlen = 1,
 					     .msg_control = handover->control.bytes,
 					     .msg_controllen = sizeof(handover->control.bytes) };
 }

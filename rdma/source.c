@@ -12,7 +12,7 @@
 #include "common/sys.h"
 #include "rdma/source_internal.h"
 
-#define HOME_ALIGN 64 /* as memory that is copied likes it */
+#define HOME_ALIGN 64	 /* as memory that is copied likes it */
 #define CHANGES_MAX 1000 /* of a word by a receiver that takes ever more; it is another's, so there has to be an end */
 #define ANSWERS_MAX 16	 /* processes that share the sending end one after the other; then the ring is all they have */
 

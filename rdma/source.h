@@ -115,8 +115,8 @@ struct source_in {
 	struct transport_token token;
 	struct transport_reach reach;
 	bool asked;
-	uint32_t seen; /* the last answer that was looked at */
-	int result;    /* 1: proved; -errno: why not */
+	uint32_t seen;	  /* the last answer that was looked at */
+	int result;	  /* 1: proved; -errno: why not */
 	uint64_t fetched; /* bytes, by GET or from where the sender has kept them */
 };
 
