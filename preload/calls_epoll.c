@@ -401,7 +401,7 @@ static int sleep_in_kernel(const struct wait *wait, struct set *set)
 
 	if (!hot_sleeps(set))
 		return 0;
-	sleeping = set;
+	sleeping = set; /* NOLINT(clang-analyzer-deadcode.DeadStores): for the cleanup */
 	ready = ask_kernel(wait, 0, false);
 	hot_kernel_asked(set);
 	return ready;

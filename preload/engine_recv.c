@@ -394,6 +394,7 @@ ssize_t engine_recv(struct conn *conn, int fd, const struct iovec *iov, int coun
 				   .flags = flags,
 				   .iov = copy,
 				   .count = count };
+	/* NOLINTNEXTLINE(clang-analyzer-deadcode.DeadStores): for the cleanup */
 	__attribute__((cleanup(use_ends))) struct use use = { engine ? conn : NULL };
 
 	if (!engine || count < 0 || count > IOV_MAX)

@@ -62,7 +62,7 @@ static void restore(const unsigned long *before, long bytes)
 /* Moves this thread off its core, and lets it run everywhere again that it may. */
 static void move_away(void)
 {
-	unsigned long all[MASK_LONGS], others[MASK_LONGS];
+	unsigned long all[MASK_LONGS] = { 0 }, others[MASK_LONGS];
 	long bytes = mask_get(all);
 	uint32_t cpu = here(), cores = 0;
 

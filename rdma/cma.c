@@ -131,8 +131,8 @@ static void cma_drop(const struct transport_place *place)
 /* Returns 0 with the owner of a process as /proc shows it: its user, and root for processes that are not dumpable. */
 static int owner_of(pid_t process, uid_t *owner)
 {
+	struct stat info = { 0 };
 	char path[32];
-	struct stat info;
 	long rc;
 
 	*owner = 0;

@@ -288,8 +288,10 @@ void process_child_killed(struct end *end, long waits)
 		return;
 	}
 	child = (pid_t)MUST(fork());
-	for (; !child;)
-		pause();
+	if (!child) {
+		for (;;)
+			pause();
+	}
 	MUST(kill(child, SIGKILL));
 	MUST(waitid(P_PID, (id_t)child, &info, WEXITED | (waits ? 0 : WNOWAIT)));
 	tell(end, "killed");

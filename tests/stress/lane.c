@@ -391,7 +391,8 @@ int main(int argc, char **argv)
 		steps += s.steps;
 		check((seed + 1 - first) % 100 || s.moves >= seed + 1 - first, "the lane stays on TCP");
 		check((seed + 1 - first) % 1000 || (s.leavings > (seed + 1 - first) / 20 && s.late > s.leavings / 500),
-		      "%llu leavings, %llu of them from a put", (unsigned long long)s.leavings, (unsigned long long)s.late);
+		      "%llu leavings, %llu of them from a put", (unsigned long long)s.leavings,
+		      (unsigned long long)s.late);
 	}
 	printf("%llu schedules from seed %llu, %llu steps: every byte arrived\n", (unsigned long long)count,
 	       (unsigned long long)first, (unsigned long long)steps);

@@ -19,7 +19,7 @@ uint64_t random_next(uint64_t *state)
 
 static uint32_t below(uint64_t *state, uint32_t limit)
 {
-	return (uint32_t)(random_next(state) % limit);
+	return limit ? (uint32_t)(random_next(state) % limit) : 0;
 }
 
 /* Any magnitude is as likely as another. */

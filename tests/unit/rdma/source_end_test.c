@@ -259,7 +259,7 @@ static void keeping_what_is_gone_is_a_reset(void **state)
 	assert_int_equal(source_keep(&sending.out, number), -ENXIO);
 	assert_int_equal(source_taken(&sending.out, number), SIZE_MAX);
 	assert_int_equal(source_keep(&sending.out, number), 0); /* it is over */
-	assert_false(lane_is_empty(&receiving.in)); /* or nobody would come and see */
+	assert_false(lane_is_empty(&receiving.in));		/* or nobody would come and see */
 	assert_int_equal(get(to, GONE_BYTES, true, &got), -ECONNRESET);
 	assert_int_equal(get(to, GONE_BYTES, false, &got), -ECONNRESET);
 	assert_int_equal(got, 0);
