@@ -43,6 +43,8 @@ struct source_books {
 };
 
 static _Atomic bool stopped;
+static struct trial_knowledge knowledge;
+_Static_assert(TRIAL_WINDOW_SENDS == SOURCE_SLOTS && TRIAL_WINDOW_BYTES == SOURCE_AREA_BYTES, "what may be under way");
 
 void sources_stop(bool stop)
 {
@@ -319,7 +321,7 @@ static enum zc_path choose(struct conn *conn, struct engine *engine, size_t byte
 		return PATH_BSDP;
 	}
 	if (path == PATH_AUTO)
-		path = ways[trial_next(&conn->books->trial, bytes, clock_now())];
+		path = ways[trial_next(&conn->books->trial, &knowledge, bytes, clock_now())];
 	if (path == PATH_BSDP)
 		stats_reason(conn->slot, REASON_GUARD_COST);
 	if (path == PATH_AZSDP && thread_key_made && !pthread_getspecific(thread_key))

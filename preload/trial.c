@@ -1,88 +1,151 @@
 /* SPDX-License-Identifier: MIT */
 #include "preload/trial.h"
 
+#include <stdbool.h>
+
 #include "common/clock.h"
 
-#define RUN 16	 /* sends */
-#define WARM 4	 /* of them, that tell more of the way before */
-#define ROUNDS 2 /* a run may meet a busy moment: the better one counts */
-#define CALM_FIRST 256
-#define CALM_MAX 16384
+#define RUN_WINDOWS 3 /* that a run fills with its sends; the first of them tells of the way before */
+#define ROUNDS 2      /* a run may meet a busy moment: the better one counts */
+#define CALM_FIRST (NS_PER_SEC / 2)
+#define CALM_MAX (64 * NS_PER_SEC)
 #define PAUSE_NS (20 * NS_PER_MS) /* the program did something else */
+#define LOST_NS NS_PER_SEC	  /* who has not come to an end until then sends no more */
+#define TRYING UINT64_MAX
 
-static struct trial_class *class_of(struct trial *trial, size_t bytes)
+static int class_of(size_t bytes)
 {
-	unsigned int class = 0;
+	int power = 0;
 
-	while (class + 1 < TRIAL_CLASSES && bytes >> (17 + class))
-		class ++;
-	return &trial->classes[class];
+	while (power + 1 < TRIAL_CLASSES && bytes >> (17 + power))
+		power++;
+	return power;
+}
+
+/* Sends that may be under way before one has to wait for the peer: only behind them it shows what a way is worth. */
+static unsigned int window(const struct trial *trial)
+{
+	size_t sends = TRIAL_WINDOW_BYTES / trial->last_bytes;
+
+	return sends < 4 ? 4 : sends < TRIAL_WINDOW_SENDS ? (unsigned int)sends : TRIAL_WINDOW_SENDS;
 }
 
 /* The send before this one has cost so much. */
-static void book(struct trial_class *class, uint64_t ns, size_t bytes)
+static void book(struct trial *trial, uint64_t ns)
 {
-	if (class->sends++ < WARM || ns > PAUSE_NS)
+	if (trial->sends++ < window(trial) || ns > PAUSE_NS)
 		return;
-	class->ns += ns;
-	class->bytes += bytes;
+	trial->ns += ns;
+	trial->bytes += trial->last_bytes;
 }
 
-static void end_run(struct trial_class *class)
+static void end_run(struct trial *trial)
 {
-	uint64_t cost = class->bytes ? class->ns * 1024 / class->bytes : 0;
-	uint64_t *known = &class->cost[class->way];
+	uint64_t cost = trial->bytes ? trial->ns * 1024 / trial->bytes : 0;
+	uint64_t *known = &trial->cost[trial->way];
 
 	if (cost && (!*known || cost < *known))
 		*known = cost;
-	class->ns = class->bytes = class->sends = 0;
 }
 
-static uint8_t best_of(const struct trial_class *class)
+static unsigned int best_of(const struct trial *trial)
 {
-	uint8_t best = 0;
+	unsigned int best = 0;
 
-	for (uint8_t way = 1; way < TRIAL_WAYS; way++) {
-		if (class->cost[way] && (!class->cost[best] || class->cost[way] < class->cost[best]))
+	for (unsigned int way = 1; way < TRIAL_WAYS; way++) {
+		if (trial->cost[way] && (!trial->cost[best] || trial->cost[way] < trial->cost[best]))
 			best = way;
 	}
 	return best;
 }
 
-static void begin_run(struct trial_class *class)
+/* Whether a way needs no second run. */
+static bool is_hopeless(const struct trial *trial, unsigned int way, uint64_t best)
 {
-	if (class->run < ROUNDS * TRIAL_WAYS) {
-		if (!class->run) {
-			for (int way = 0; way < TRIAL_WAYS; way++)
-				class->cost[way] = 0;
-		}
-		class->way = class->run++ % TRIAL_WAYS;
-		class->left = RUN;
-		return;
-	}
-	class->run = 0;
-	class->way = best_of(class);
-	class->calm = class->calm && class->way == class->best ? 2 * class->calm : CALM_FIRST;
-	if (class->calm > CALM_MAX)
-		class->calm = CALM_MAX;
-	class->best = class->way;
-	class->left = class->calm;
+	return trial->run >= TRIAL_WAYS && trial->cost[way] > 4 * best;
 }
 
-unsigned int trial_next(struct trial *trial, size_t bytes, uint64_t now)
+/* Returns false when all runs are done. */
+static bool begin_run(struct trial *trial)
 {
-	struct trial_class *class = class_of(trial, bytes);
+	uint64_t best = trial->cost[best_of(trial)];
 
+	for (; trial->run < ROUNDS * TRIAL_WAYS; trial->run++) {
+		unsigned int way = trial->run % TRIAL_WAYS;
+
+		if (is_hopeless(trial, way, best))
+			continue;
+		trial->run++;
+		trial->way = way;
+		trial->left = RUN_WINDOWS * window(trial);
+		trial->ns = trial->bytes = trial->sends = 0;
+		return true;
+	}
+	return false;
+}
+
+/* Takes it on to try, if it is time and nobody else does. */
+static bool claim(struct trial *trial, struct trial_knowledge *knowledge, int class, uint64_t now)
+{
+	_Atomic uint64_t *again = &knowledge->classes[class].again_ns;
+	uint64_t when = atomic_load_explicit(again, memory_order_relaxed);
+
+	if (when == TRYING ? now - atomic_load(&knowledge->classes[class].since_ns) < LOST_NS : now < when)
+		return false;
+	/* Before it is claimed: whoever finds it claimed looks how long. */
+	atomic_store(&knowledge->classes[class].since_ns, now);
+	if (when != TRYING && !atomic_compare_exchange_strong(again, &when, TRYING))
+		return false;
+	trial->class = class + 1;
+	trial->run = 0;
+	for (int way = 0; way < TRIAL_WAYS; way++)
+		trial->cost[way] = 0;
+	return begin_run(trial);
+}
+
+static void conclude(struct trial *trial, struct trial_knowledge *knowledge, uint64_t now)
+{
+	int class = trial->class - 1;
+	uint32_t best = best_of(trial) + 1, before = atomic_load(&knowledge->classes[class].best);
+	uint64_t calm = atomic_load(&knowledge->classes[class].calm_ns);
+
+	calm = before == best && calm ? 2 * calm : CALM_FIRST;
+	calm = calm < CALM_MAX ? calm : CALM_MAX;
+	trial->class = 0;
+	atomic_store(&knowledge->classes[class].best, best);
+	atomic_store(&knowledge->classes[class].calm_ns, calm);
+	atomic_store(&knowledge->classes[class].again_ns, now + calm);
+}
+
+/* Sizes have changed: somebody else may have more of these. */
+static void abandon(struct trial *trial, struct trial_knowledge *knowledge, uint64_t now)
+{
+	atomic_store(&knowledge->classes[trial->class - 1].again_ns, now);
+	trial->class = 0;
+}
+
+unsigned int trial_next(struct trial *trial, struct trial_knowledge *knowledge, size_t bytes, uint64_t now)
+{
+	int class = class_of(bytes);
+	uint32_t best;
+
+	if (trial->class && trial->class != class + 1)
+		abandon(trial, knowledge, now);
 	/* Between sends of different sizes the time is neither's. */
-	if (trial->last == class)
-		book(class, now - trial->last_ns, trial->last_bytes);
-	trial->last = class;
+	if (trial->class == class + 1 && trial->last == class + 1)
+		book(trial, now - trial->last_ns);
+	trial->last = class + 1;
 	trial->last_ns = now;
 	trial->last_bytes = bytes;
-	if (!class->left) {
-		end_run(class);
-		begin_run(class);
+	if (trial->class == class + 1 && !trial->left) {
+		end_run(trial);
+		if (!begin_run(trial))
+			conclude(trial, knowledge, now);
 	}
-	class->left--;
-	return class->way;
+	if (trial->class == class + 1 || (!trial->class && claim(trial, knowledge, class, now))) {
+		trial->left--;
+		return trial->way;
+	}
+	best = atomic_load_explicit(&knowledge->classes[class].best, memory_order_relaxed);
+	return best ? best - 1 : 0;
 }

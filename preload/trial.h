@@ -1,39 +1,49 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Which of several ways to send is the best here, by trying: each way gets some sends in a row, and what counts is the time
- * from one send to the next, for that is what the program waits for, whoever needs it: a copy, a guard, faults, the peer. The
- * best one is then taken for a while, twice as long each time that it turns out best again; after that all are tried again.
- * Pure bookkeeping, in whoever's lock; the clock is the caller's.
+ * from one send to the next, for that is what the program waits for, whoever needs it: a copy, a guard, faults, the peer. One
+ * connection at a time tries, and all take what was the best; after a while it is tried again, ever more seldom as long as the
+ * same one wins. Until anything is known, all others go the first way.
+ * Pure bookkeeping; the clock is the caller's.
  */
 #ifndef ZC_PRELOAD_TRIAL_H
 #define ZC_PRELOAD_TRIAL_H
 
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #define TRIAL_WAYS 3
+#define TRIAL_WINDOW_SENDS 16u
+#define TRIAL_WINDOW_BYTES (4u << 20)
 #define TRIAL_CLASSES 8 /* of sizes, by powers of two from 64 KiB on */
 
-struct trial_class {
-	uint64_t cost[TRIAL_WAYS]; /* ns for 1024 bytes, of the better of two runs; 0: not known */
-	uint32_t left;		   /* sends of the present run */
-	uint32_t calm;		   /* length of the next run of the best one */
-	uint8_t run;		   /* of the trial; at its end the best one's */
-	uint8_t way;
-	uint8_t best;
+/* What the connections of a process know together. */
+struct trial_knowledge {
+	struct {
+		_Atomic uint32_t best;	   /* way, plus 1; 0: not known */
+		_Atomic uint64_t again_ns; /* when it is to be tried the next time; UINT64_MAX: somebody is at it */
+		_Atomic uint64_t since_ns; /* he has begun */
+		_Atomic uint64_t calm_ns;
+	} classes[TRIAL_CLASSES];
+};
+
+/* What one connection tries, in its own lock. */
+struct trial {
+	int class; /* that it tries, plus 1; 0: none */
+	unsigned int run, way;
+	unsigned int left;	   /* sends of the present run */
+	uint64_t cost[TRIAL_WAYS]; /* ns for 1024 bytes, of the best run; 0: not known */
 	/* the present run */
 	uint64_t ns, bytes;
 	uint32_t sends;
-};
-
-struct trial {
-	struct trial_class classes[TRIAL_CLASSES];
-	struct trial_class *last;
+	/* the send before this one */
+	int last; /* its class, plus 1 */
 	uint64_t last_ns;
 	size_t last_bytes;
 };
 
-/* Returns the way for a send of so many bytes that begins at `now` (ns). Zeroes are a trial that has not begun. */
-unsigned int trial_next(struct trial *trial, size_t bytes, uint64_t now);
+/* Returns the way for a send of so many bytes that begins at `now` (ns). Zeroes are a beginning. */
+unsigned int trial_next(struct trial *trial, struct trial_knowledge *knowledge, size_t bytes, uint64_t now);
 
 #endif

@@ -339,7 +339,9 @@ static double through_rings(const struct one *one)
 	if (one->bench->options->bytes.kind != EXTRACT_NONE)
 		return 0.0;
 	stats_sum_add(&sum, one->stats);
-	return (double)sum.all.path[PATH_BSDP].counter[STAT_PATH_BYTES];
+	return (double)(sum.all.path[PATH_BSDP].counter[STAT_PATH_BYTES] +
+			sum.all.path[PATH_ZSDP].counter[STAT_PATH_BYTES] +
+			sum.all.path[PATH_AZSDP].counter[STAT_PATH_BYTES]);
 }
 
 static int run_client(struct one *one)

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -12,12 +13,14 @@
 #include "preload/trial.h"
 
 static struct trial trial;
+static struct trial_knowledge knowledge;
 static uint64_t now;
 static unsigned int taken[TRIAL_WAYS];
 
 static int fresh(void **state)
 {
 	trial = (struct trial){ 0 };
+	memset(&knowledge, 0, sizeof(knowledge));
 	now = 1;
 	return 0;
 }
@@ -28,11 +31,11 @@ static void sends(unsigned int count, size_t bytes, const unsigned int *cost)
 	for (int way = 0; way < TRIAL_WAYS; way++)
 		taken[way] = 0;
 	for (unsigned int i = 0; i < count; i++) {
-		unsigned int way = trial_next(&trial, bytes, now);
+		unsigned int way = trial_next(&trial, &knowledge, bytes, now);
 
 		assert_true(way < TRIAL_WAYS);
 		taken[way]++;
-		now += cost[way] * NS_PER_US + (rand() % 50 ? 0 : 3 * NS_PER_MS);
+		now += cost[way] * NS_PER_US + (rand() % 200 ? 0 : 3 * NS_PER_MS);
 	}
 }
 
@@ -53,7 +56,7 @@ static void program_that_changes_is_followed(void **state)
 	const unsigned int before[] = { 200, 100, 150 }, after[] = { 200, 400, 150 };
 
 	sends(2000, 65536, before);
-	assert_true(taken[1] > 1200);
+	assert_true(taken[1] > 1600);
 	sends(20000, 65536, after);
 	sends(20000, 65536, after);
 	assert_true(taken[2] > 18000);
@@ -76,19 +79,44 @@ static void pauses_of_the_program_say_nothing(void **state)
 
 	/* Way 1 is the best; whatever comes before a pause is not to blame for it. */
 	for (int i = 0; i < 20000; i++) {
-		last = trial_next(&trial, 65536, now);
+		last = trial_next(&trial, &knowledge, 65536, now);
 		now += last == 1 ? 100 * NS_PER_US : 150 * NS_PER_US;
 		if (last == 1 && i % 3 == 0)
 			now += NS_PER_SEC;
 	}
-	assert_int_equal(trial.classes[0].best, 1);
+	assert_int_equal(knowledge.classes[0].best, 1 + 1);
+}
+
+static void one_connection_tries_for_all(void **state)
+{
+	const unsigned int cost[] = { 200, 100, 150 };
+	struct trial other = { 0 };
+	unsigned int others[TRIAL_WAYS] = { 0 };
+
+	for (int i = 0; i < 1000; i++) {
+		now += cost[trial_next(&trial, &knowledge, 65536, now)] * NS_PER_US;
+		others[trial_next(&other, &knowledge, 65536, now)]++;
+	}
+	assert_int_equal(others[2], 0);
+	assert_true(others[0] < 400 && others[1] > 600);
+}
+
+static void connection_that_ends_in_mid_trial_is_followed_by_another(void **state)
+{
+	const unsigned int cost[] = { 200, 100, 150 };
+
+	sends(5, 65536, cost);
+	trial = (struct trial){ 0 };
+	sends(20000, 65536, cost);
+	sends(20000, 65536, cost);
+	assert_true(taken[1] > 19000);
 }
 
 static void any_size_has_its_class(void **state)
 {
 	for (unsigned int shift = 0; shift < 64; shift++)
-		assert_true(trial_next(&trial, (size_t)1 << shift, now) < TRIAL_WAYS);
-	assert_true(trial_next(&trial, SIZE_MAX, now) < TRIAL_WAYS);
+		assert_true(trial_next(&trial, &knowledge, (size_t)1 << shift, now) < TRIAL_WAYS);
+	assert_true(trial_next(&trial, &knowledge, SIZE_MAX, now) < TRIAL_WAYS);
 }
 
 int main(void)
@@ -98,6 +126,8 @@ int main(void)
 		cmocka_unit_test_setup(program_that_changes_is_followed, fresh),
 		cmocka_unit_test_setup(sizes_are_told_apart, fresh),
 		cmocka_unit_test_setup(pauses_of_the_program_say_nothing, fresh),
+		cmocka_unit_test_setup(one_connection_tries_for_all, fresh),
+		cmocka_unit_test_setup(connection_that_ends_in_mid_trial_is_followed_by_another, fresh),
 		cmocka_unit_test_setup(any_size_has_its_class, fresh),
 	};
 
