@@ -35,7 +35,7 @@ static void sends(unsigned int count, size_t bytes, const unsigned int *cost)
 
 		assert_true(way < TRIAL_WAYS);
 		taken[way]++;
-		now += cost[way] * NS_PER_US + (rand() % 200 ? 0 : 3 * NS_PER_MS);
+		now += cost[way] * NS_PER_US + (rand() % 1000 ? 0 : 3 * NS_PER_MS);
 	}
 }
 
@@ -47,7 +47,7 @@ static void best_way_is_taken_most_of_the_time(void **state)
 		cost[best] = 100;
 		fresh(state);
 		sends(20000, 65536, cost);
-		assert_true(taken[best] > 18000);
+		assert_true(taken[best] > 17000);
 	}
 }
 
