@@ -226,9 +226,10 @@ ZC_EXPORT FILE *popen(const char *command, const char *mode)
 /* The kernel will close what is open: doorbells that nobody takes would make that a reset. */
 static void let_go_of_all(void)
 {
+	if (!engine_possible() || guest_sandboxed() || !conn_process_is_ours())
+		return;
 	sources_stop(true);
-	if (engine_possible() && !guest_sandboxed() && conn_process_is_ours())
-		conn_each(engine_goes);
+	conn_each(engine_goes);
 }
 
 #define ENDS(name, params, args)                                                                                       \

@@ -479,6 +479,7 @@ static void child_starts(struct conn *conn)
 	atomic_store(&conn->lock.word, 0); /* its owner may be a thread that does not exist here */
 	atomic_store(&conn->engine_users, 0);
 	sources_after_fork(conn);
+	conn->goes = false;
 	conn->inherited = true;
 	conn->handed = false;
 	sg_after_fork(conn);

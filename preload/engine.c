@@ -11,6 +11,7 @@
 
 #include "common/log.h"
 #include "common/sys.h"
+#include "preload/engine_meet.h"
 #include "preload/engine_source.h"
 #include "preload/evict.h"
 #include "preload/guest.h"
@@ -22,10 +23,8 @@
 #define TRANSPORT_NONE 2 /* of ZC_TRANSPORT */
 #define SLAB_ENGINES 64
 #define SLABS 4096
-#define TRIES_MAX 12	 /* at the 1st, 2nd, 4th ... data call */
 #define AUTO_FIRST_TRY 4 /* `auto`: a connection that says little is not worth it */
 #define PREMADE_MAX 8	 /* channels made for connections that a fork finds apart */
-#define OFFER_CALLS_MAX 4096
 
 _Atomic bool engine_ever;
 
@@ -119,13 +118,14 @@ void engine_take_back(struct engine *engine, const struct channel *rest)
 
 /* Use ---------------------------------------------------------------------------------------------------------------- */
 
-static void drop_own(int *fd)
+/* Returns whether it was the last one. */
+static bool has_gone(struct conn *conn, struct engine *engine)
 {
-	if (*fd < 0)
-		return;
-	table_own_drop(*fd);
-	sys_call(SYS_close, *fd, 0, 0, 0, 0, 0);
-	*fd = -1;
+	bool last = holders_leave(&engine->holders, &conn->holder);
+
+	atomic_fetch_sub(&engine->going, conn->goes ? 1 : 0);
+	conn->goes = false;
+	return last;
 }
 
 static void finish(struct conn *conn, struct engine *engine)
@@ -135,10 +135,10 @@ static void finish(struct conn *conn, struct engine *engine)
 
 	sources_end(conn);
 	atomic_store(&conn->engine, NULL);
-	drop_own(&conn->engine_fd);
+	engine_drop_own(&conn->engine_fd);
 	channel_close(&mine);
 	channel_close(&rest);
-	if (holders_leave(&engine->holders, &conn->holder)) {
+	if (has_gone(conn, engine)) {
 		atomic_store(&engine->state, ENGINE_FREE);
 		pool_give(&pool, engine);
 	}
@@ -184,32 +184,21 @@ static void close_lanes(struct conn *conn, struct engine *engine, int fd)
 	atomic_store(&engine->channel.in.shared->reader, 0);
 }
 
-static void end_meeting(struct engine *engine)
-{
-	if (engine->meeting_process != (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0))
-		return; /* they are another's */
-	drop_own(&engine->offer);
-	drop_own(&engine->visitor);
-	drop_own(&engine->reached);
-}
-
 /*
- * This process lets go of the connection, and others may hold it, but those that were killed do not. Doorbells that nobody waits
- * for don't stay behind. Under the lock `in`.
+ * This process lets go of the connection, which others may hold, but none that were killed. Doorbells are what others wait for:
+ * the last one takes them out of the stream, and of two that go at the same time the second. Under the lock `in`.
  */
 static void let_go(struct conn *conn, struct engine *engine, int fd)
 {
-	if (!engine_met(engine) || guest_sandboxed())
-		return;
-	if (atomic_load(&engine->holders.count) == 1)
+	conn->goes = true;
+	if (atomic_fetch_add(&engine->going, 1) + 1 >= atomic_load(&engine->holders.count) && engine_met(engine) &&
+	    !guest_sandboxed())
 		close_lanes(conn, engine, fd);
-	else if (!evict_has_rest(engine))
-		evict_bells(engine, fd);
 }
 
 void engine_gives_up(struct conn *conn, struct engine *engine)
 {
-	holders_leave(&engine->holders, &conn->holder);
+	has_gone(conn, engine);
 }
 
 void engine_goes(struct conn *conn)
@@ -254,7 +243,7 @@ bool engine_close(struct conn *conn, int fd)
 		holders_alive(&engine->holders, &conn->holder);
 	if (conn->holder.counts && lock_take(&engine->in, &hold)) {
 		let_go(conn, engine, fd);
-		end_meeting(engine);
+		engine_meeting_ends(engine);
 		lock_give(&engine->in, &hold);
 	}
 	atomic_fetch_or(&conn->engine_users, ENGINE_CLOSING);
@@ -262,171 +251,6 @@ bool engine_close(struct conn *conn, int fd)
 		return false;
 	finish(conn, engine);
 	return true;
-}
-
-/* Meeting ------------------------------------------------------------------------------------------------------------ */
-
-static void give_up(struct conn *conn, struct engine *engine, enum stat_reason why)
-{
-	end_meeting(engine);
-	drop_own(&conn->engine_fd);
-	stats_reason(conn->slot, why);
-	atomic_store(&engine->state, ENGINE_OVER);
-}
-
-/* The lanes take over what was counted. Under both locks. */
-static void meet(struct conn *conn, struct engine *engine)
-{
-	atomic_store(&engine->channel.out.shared->sent, engine->sent);
-	atomic_store(&engine->channel.in.shared->received, engine->received);
-	atomic_store(&engine->channel.in.shared->raw, engine->raw_receiving); /* it may not be the first try */
-	/* Whoever waits for this connection already did not know of a ring. Before the peer may put anything there. */
-	lane_arm(&engine->channel.in);
-	if (engine->reader)
-		atomic_store(&engine->channel.in.shared->reader, 1);
-}
-
-static void met(struct conn *conn, struct engine *engine, int fd)
-{
-	uint8_t identity[TRANSPORT_IDENTITY_BYTES];
-
-	end_meeting(engine);
-	meet_identity(&engine->names, engine->role == ROLE_CLIENT ? CHANNEL_CONNECTING : CHANNEL_ACCEPTING, fd,
-		      identity);
-	channel_open_sources(&engine->channel, &transport_cma, identity);
-	atomic_store(&engine->state, ENGINE_MET);
-	stats_conn(conn->slot, STAT_CONN_MEETINGS, 1);
-	log_trace("met its peer on this host");
-}
-
-static bool names_are_known(struct engine *engine, int fd)
-{
-	socklen_t bytes = sizeof(engine->names.local);
-
-	if (sys_call(SYS_getsockname, fd, (long)&engine->names.local, (long)&bytes, 0, 0, 0) < 0)
-		return false;
-	bytes = sizeof(engine->names.peer);
-	return sys_call(SYS_getpeername, fd, (long)&engine->names.peer, (long)&bytes, 0, 0, 0) >= 0;
-}
-
-static int make_channel(struct conn *conn, struct engine *engine)
-{
-	uint32_t bytes = LANE_RING_MIN;
-	int rc;
-
-	while (bytes < (uint32_t)settings.ring_bytes)
-		bytes *= 2;
-	rc = channel_make(&engine->channel, bytes);
-
-	if (rc < 0)
-		return rc;
-	conn->engine_fd = engine->channel.fd; /* each process has its own */
-	engine->channel.fd = -1;
-	table_own_keep(conn->engine_fd);
-	return 0;
-}
-
-static int reach(struct engine *engine)
-{
-	int self = (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
-
-	if (engine->reached >= 0)
-		return engine->meeting_process == self ? engine->reached : -EAGAIN; /* another holder is at it */
-	engine->reached = meet_reach(&engine->names);
-	engine->meeting_process = self;
-	if (engine->reached >= 0)
-		table_own_keep(engine->reached);
-	return engine->reached;
-}
-
-/* The accepting end. Under both locks. Returns 0 when they have met, -EAGAIN if the other end has to let it in first. */
-static int reach_out(struct conn *conn, struct engine *engine)
-{
-	int rc = reach(engine);
-
-	if (rc >= 0 && !engine->channel.header)
-		rc = make_channel(conn, engine);
-	if (rc >= 0) {
-		struct channel given = engine->channel;
-
-		given.fd = conn->engine_fd;
-		meet(conn, engine); /* before the peer can see it */
-		rc = meet_give(engine->reached, &given);
-	}
-	if (rc >= 0) {
-		engine->channel.peer = meet_process(engine->reached);
-		drop_own(&conn->engine_fd);
-	}
-	return rc;
-}
-
-/* The connecting end. Under both locks. */
-static int pick_up(struct conn *conn, struct engine *engine)
-{
-	int rc;
-
-	if (engine->offer < 0) {
-		engine->offer = meet_offer(&engine->names);
-		if (engine->offer < 0)
-			return engine->offer;
-		engine->meeting_process = (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
-		table_own_keep(engine->offer);
-		return -EAGAIN;
-	}
-	rc = meet_pick_up(&engine->names, engine->offer, &engine->visitor, &engine->channel);
-	if (engine->visitor >= 0)
-		table_own_keep(engine->visitor);
-	if (!rc)
-		meet(conn, engine);
-	return rc == -EPERM || rc == -EPROTO ? -EAGAIN : rc;
-}
-
-static void try_to_meet(struct conn *conn, struct engine *engine, int fd)
-{
-	bool client = engine->role == ROLE_CLIENT;
-	int rc = -EAGAIN;
-
-	if (!names_are_known(engine, fd))
-		return; /* not connected yet */
-	if (!meet_is_local(&engine->names)) {
-		give_up(conn, engine, REASON_REMOTE);
-		return;
-	}
-	rc = client ? pick_up(conn, engine) : reach_out(conn, engine);
-	if (!rc)
-		met(conn, engine, fd);
-	else if (rc != -EAGAIN && (client || rc != -ECONNREFUSED)) {
-		log_info("fd %d: no meeting with the peer on this host: error %d", fd, -rc);
-		give_up(conn, engine, REASON_MEETING_FAILED);
-	} else if (rc == -EAGAIN ? atomic_load(&engine->calls) > OFFER_CALLS_MAX : ++engine->tries >= TRIES_MAX)
-		give_up(conn, engine, REASON_NO_PEER);
-}
-
-/* Neither end waits for the other: the accepting one asks ever more rarely, the connecting one looks more often. */
-static uint32_t next_try(const struct engine *engine, uint32_t calls)
-{
-	if (engine->role == ROLE_SERVER && engine->reached < 0)
-		return 2 * calls;
-	return calls + (calls < 16 ? 1 : calls / 8);
-}
-
-void engine_step(struct conn *conn, struct engine *engine, int fd)
-{
-	uint32_t calls = atomic_fetch_add_explicit(&engine->calls, 1, memory_order_relaxed) + 1;
-	struct lock_hold in, out;
-
-	if (calls < engine->next_try || guest_sandboxed() || atomic_load(&conn->sg.held))
-		return;
-	if (!lock_take(&engine->in, &in))
-		return;
-	if (lock_take(&engine->out, &out)) {
-		if (calls >= engine->next_try && atomic_load(&engine->state) == ENGINE_APART) {
-			try_to_meet(conn, engine, fd);
-			engine->next_try = next_try(engine, calls);
-		}
-		lock_give(&engine->out, &out);
-	}
-	lock_give(&engine->in, &in);
 }
 
 void engine_pin(struct conn *conn, int fd)
@@ -444,7 +268,7 @@ void engine_stays_apart(struct conn *conn, struct engine *engine)
 	if (atomic_load(&engine->state) != ENGINE_APART)
 		return;
 	if (conn_process_is_ours())
-		give_up(conn, engine, REASON_SHARED);
+		engine_stays_alone(conn, engine, REASON_SHARED);
 	else /* what it has open is its parent's to close */
 		atomic_store(&engine->state, ENGINE_OVER);
 }
@@ -483,7 +307,7 @@ void engine_dissolve(struct conn *conn, int fd)
 		if (lock_take(&engine->out, &out)) {
 			if (engine_met(engine))
 				atomic_store(&engine->channel.in.shared->reader, 0);
-			end_meeting(engine);
+			engine_meeting_ends(engine);
 			atomic_store(&engine->state, ENGINE_OVER);
 			lock_give(&engine->out, &out);
 		}
@@ -529,7 +353,7 @@ static void mourn(struct conn *conn, struct engine *engine)
 		/* Only now: from here on, calls go by the kernel. */
 		atomic_store(&engine->state, ENGINE_OVER);
 	}
-	end_meeting(engine);
+	engine_meeting_ends(engine);
 }
 
 void engine_lost(const struct lock *lock)
@@ -555,12 +379,12 @@ void engine_before_fork(struct conn *conn)
 		return;
 	if (lock_take(&engine->in, &in)) {
 		if (lock_take(&engine->out, &out)) {
-			end_meeting(engine); /* it would be both's: whoever comes to it begins again */
+			engine_meeting_ends(engine); /* it would be both's: whoever comes to it begins again */
 			/* Where both processes could meet, only a channel that both have can serve them. */
 			if (atomic_load(&engine->state) == ENGINE_APART && !engine->channel.header &&
 			    (engine->role == ROLE_CLIENT || engine_premade >= PREMADE_MAX ||
-			     make_channel(conn, engine) < 0))
-				give_up(conn, engine, REASON_SHARED);
+			     engine_make_channel(conn, engine) < 0))
+				engine_stays_alone(conn, engine, REASON_SHARED);
 			engine_premade++;
 			lock_give(&engine->out, &out);
 		}

@@ -15,7 +15,8 @@
 bool engine_is_watched(const struct conn *conn, const struct engine *engine)
 {
 	return atomic_load(&engine->sleepers) || atomic_load(&conn->attention) > 0 ||
-	       atomic_load_explicit(&conn->signals, memory_order_relaxed);
+	       atomic_load_explicit(&conn->signals, memory_order_relaxed) ||
+	       atomic_load(&engine->holders.count) > 1; /* what another process waits for is not known here */
 }
 
 static bool take_bells(struct engine *engine, int fd, uint64_t due)

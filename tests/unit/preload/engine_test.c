@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 
 #include "met_testing.h"
@@ -126,6 +127,34 @@ static void file_that_is_larger_than_the_ring_goes_on_by_tcp(void **state)
 	close(file);
 }
 
+/* What another process waits for is not known here: it must find its lane armed, and its doorbells where they are. */
+static void doorbells_of_a_shared_connection_are_left_to_the_others(void **state)
+{
+	struct engine *engine = atomic_load(&conns[1]->engine);
+	struct lane *lane = lane_from(0);
+	int there = 0;
+	char byte;
+
+	atomic_fetch_add(&engine->holders.count, 1);
+	assert_int_equal(send_whole(0, "x"), 1);
+	assert_int_equal(receive_some(1, &byte, 1, 0), 1);
+	assert_int_equal(atomic_load(&lane->shared->armed), 1);
+	engine_disarm(conns[1], engine);
+	assert_int_equal(atomic_load(&lane->shared->armed), 1);
+	assert_true(lane_must_ring(lane));
+	assert_int_equal(send(ends[0], "", 1, 0), 1);
+	lane_rang(lane, true);
+	engine_goes(conns[1]);
+	assert_int_equal(ioctl(ends[1], FIONREAD, &there), 0);
+	assert_int_equal(there, 1);
+	engine_stays(conns[1]);
+	atomic_fetch_sub(&engine->holders.count, 1);
+	engine_goes(conns[1]); /* the last one */
+	assert_int_equal(ioctl(ends[1], FIONREAD, &there), 0);
+	assert_int_equal(there, 0);
+	engine_stays(conns[1]);
+}
+
 /* Shows that it moves, and takes nothing. */
 static _Atomic bool moving;
 
@@ -165,6 +194,7 @@ int main(void)
 		TEST(end_of_a_peer_that_was_killed_while_it_took_over_is_told),
 		TEST(bytes_before_a_takeover_that_never_comes_are_received),
 		TEST(error_that_a_doorbell_meets_is_the_send_s),
+		TEST(doorbells_of_a_shared_connection_are_left_to_the_others),
 		TEST(peer_that_moves_and_gets_nowhere_does_not_hold_a_send),
 	};
 

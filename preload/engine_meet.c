@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: MIT */
+/* How the two ends of a connection find each other: engine_step() of engine.h. */
+#define _GNU_SOURCE
+#include "preload/engine_meet.h"
+
+#include <errno.h>
+
+#include "common/log.h"
+#include "common/sys.h"
+#include "preload/guest.h"
+
+#define TRIES_MAX 12 /* at the 1st, 2nd, 4th ... data call */
+#define OFFER_CALLS_MAX 4096
+
+void engine_drop_own(int *fd)
+{
+	if (*fd < 0)
+		return;
+	table_own_drop(*fd);
+	sys_call(SYS_close, *fd, 0, 0, 0, 0, 0);
+	*fd = -1;
+}
+void engine_meeting_ends(struct engine *engine)
+{
+	if (engine->meeting_process != (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0))
+		return; /* they are another's */
+	engine_drop_own(&engine->offer);
+	engine_drop_own(&engine->visitor);
+	engine_drop_own(&engine->reached);
+}
+
+void engine_stays_alone(struct conn *conn, struct engine *engine, enum stat_reason why)
+{
+	engine_meeting_ends(engine);
+	engine_drop_own(&conn->engine_fd);
+	stats_reason(conn->slot, why);
+	atomic_store(&engine->state, ENGINE_OVER);
+}
+
+/* The lanes take over what was counted. Under both locks. */
+static void meet(struct conn *conn, struct engine *engine)
+{
+	atomic_store(&engine->channel.out.shared->sent, engine->sent);
+	atomic_store(&engine->channel.in.shared->received, engine->received);
+	atomic_store(&engine->channel.in.shared->raw, engine->raw_receiving); /* it may not be the first try */
+	/* Whoever waits for this connection already did not know of a ring. Before the peer may put anything there. */
+	lane_arm(&engine->channel.in);
+	if (engine->reader)
+		atomic_store(&engine->channel.in.shared->reader, 1);
+}
+
+static void met(struct conn *conn, struct engine *engine, int fd)
+{
+	uint8_t identity[TRANSPORT_IDENTITY_BYTES];
+
+	engine_meeting_ends(engine);
+	meet_identity(&engine->names, engine->role == ROLE_CLIENT ? CHANNEL_CONNECTING : CHANNEL_ACCEPTING, fd,
+		      identity);
+	channel_open_sources(&engine->channel, &transport_cma, identity);
+	atomic_store(&engine->state, ENGINE_MET);
+	stats_conn(conn->slot, STAT_CONN_MEETINGS, 1);
+	log_trace("met its peer on this host");
+}
+
+static bool names_are_known(struct engine *engine, int fd)
+{
+	socklen_t bytes = sizeof(engine->names.local);
+
+	if (sys_call(SYS_getsockname, fd, (long)&engine->names.local, (long)&bytes, 0, 0, 0) < 0)
+		return false;
+	bytes = sizeof(engine->names.peer);
+	return sys_call(SYS_getpeername, fd, (long)&engine->names.peer, (long)&bytes, 0, 0, 0) >= 0;
+}
+
+int engine_make_channel(struct conn *conn, struct engine *engine)
+{
+	uint32_t bytes = LANE_RING_MIN;
+	int rc;
+
+	while (bytes < (uint32_t)settings.ring_bytes)
+		bytes *= 2;
+	rc = channel_make(&engine->channel, bytes);
+
+	if (rc < 0)
+		return rc;
+	conn->engine_fd = engine->channel.fd; /* each process has its own */
+	engine->channel.fd = -1;
+	table_own_keep(conn->engine_fd);
+	return 0;
+}
+
+static int reach(struct engine *engine)
+{
+	int self = (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
+
+	if (engine->reached >= 0)
+		return engine->meeting_process == self ? engine->reached : -EAGAIN; /* another holder is at it */
+	engine->reached = meet_reach(&engine->names);
+	engine->meeting_process = self;
+	if (engine->reached >= 0)
+		table_own_keep(engine->reached);
+	return engine->reached;
+}
+
+/* The accepting end. Under both locks. Returns 0 when they have met, -EAGAIN if the other end has to let it in first. */
+static int reach_out(struct conn *conn, struct engine *engine)
+{
+	int rc = reach(engine);
+
+	if (rc >= 0 && !engine->channel.header)
+		rc = engine_make_channel(conn, engine);
+	if (rc >= 0) {
+		struct channel given = engine->channel;
+
+		given.fd = conn->engine_fd;
+		meet(conn, engine); /* before the peer can see it */
+		rc = meet_give(engine->reached, &given);
+	}
+	if (rc >= 0) {
+		engine->channel.peer = meet_process(engine->reached);
+		engine_drop_own(&conn->engine_fd);
+	}
+	return rc;
+}
+
+/* The connecting end. Under both locks. */
+static int pick_up(struct conn *conn, struct engine *engine)
+{
+	int rc;
+
+	if (engine->offer < 0) {
+		engine->offer = meet_offer(&engine->names);
+		if (engine->offer < 0)
+			return engine->offer;
+		engine->meeting_process = (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
+		table_own_keep(engine->offer);
+		return -EAGAIN;
+	}
+	rc = meet_pick_up(&engine->names, engine->offer, &engine->visitor, &engine->channel);
+	if (engine->visitor >= 0)
+		table_own_keep(engine->visitor);
+	if (!rc)
+		meet(conn, engine);
+	return rc == -EPERM || rc == -EPROTO ? -EAGAIN : rc;
+}
+
+static void try_to_meet(struct conn *conn, struct engine *engine, int fd)
+{
+	bool client = engine->role == ROLE_CLIENT;
+	int rc = -EAGAIN;
+
+	if (!names_are_known(engine, fd))
+		return; /* not connected yet */
+	if (!meet_is_local(&engine->names)) {
+		engine_stays_alone(conn, engine, REASON_REMOTE);
+		return;
+	}
+	rc = client ? pick_up(conn, engine) : reach_out(conn, engine);
+	if (!rc)
+		met(conn, engine, fd);
+	else if (rc != -EAGAIN && (client || rc != -ECONNREFUSED)) {
+		log_info("fd %d: no meeting with the peer on this host: error %d", fd, -rc);
+		engine_stays_alone(conn, engine, REASON_MEETING_FAILED);
+	} else if (rc == -EAGAIN ? atomic_load(&engine->calls) > OFFER_CALLS_MAX : ++engine->tries >= TRIES_MAX)
+		engine_stays_alone(conn, engine, REASON_NO_PEER);
+}
+
+/* Neither end waits for the other: the accepting one asks ever more rarely, the connecting one looks more often. */
+static uint32_t next_try(const struct engine *engine, uint32_t calls)
+{
+	if (engine->role == ROLE_SERVER && engine->reached < 0)
+		return 2 * calls;
+	return calls + (calls < 16 ? 1 : calls / 8);
+}
+
+void engine_step(struct conn *conn, struct engine *engine, int fd)
+{
+	uint32_t calls = atomic_fetch_add_explicit(&engine->calls, 1, memory_order_relaxed) + 1;
+	struct lock_hold in, out;
+
+	if (calls < engine->next_try || guest_sandboxed() || atomic_load(&conn->sg.held))
+		return;
+	if (!lock_take(&engine->in, &in))
+		return;
+	if (lock_take(&engine->out, &out)) {
+		if (calls >= engine->next_try && atomic_load(&engine->state) == ENGINE_APART) {
+			try_to_meet(conn, engine, fd);
+			engine->next_try = next_try(engine, calls);
+		}
+		lock_give(&engine->out, &out);
+	}
+	lock_give(&engine->in, &in);
+}
