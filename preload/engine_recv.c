@@ -7,6 +7,8 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <limits.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <string.h>
 
@@ -14,6 +16,7 @@
 #include "common/sys.h"
 #include "preload/engine_in.h"
 #include "preload/engine_source.h"
+#include "preload/guest.h"
 #include "preload/real.h"
 #include "preload/send.h"
 #include "preload/signals.h"
@@ -103,6 +106,18 @@ static long receive_raw_max(const struct receive *receive, const struct iovec *i
 	return receive_raw(receive, cut, used);
 }
 
+/*
+ * Over TCP an answer brings the acknowledgement along. One that goes by the ring does not, and Nagle's algorithm at the other end
+ * would wait for it until the delayed one comes.
+ */
+static void acknowledge(struct engine *engine, int fd)
+{
+	int on = 1;
+
+	if (atomic_load_explicit(&engine->channel.out.shared->on_ring, memory_order_relaxed) && !guest_sandboxed())
+		sys_call(SYS_setsockopt, fd, IPPROTO_TCP, TCP_QUICKACK, (long)&on, sizeof(on), 0);
+}
+
 static int take_raw(struct receive *receive, const struct iovec *iov, int count, size_t *bytes)
 {
 	struct lane *in = &receive->engine->channel.in;
@@ -116,6 +131,8 @@ static int take_raw(struct receive *receive, const struct iovec *iov, int count,
 		return lane_is_empty(in) ? TOOK_NOTHING : TOOK_LOOK_AGAIN;
 	got = max == SIZE_MAX ? receive_raw(receive, iov, count) : receive_raw_max(receive, iov, count, max);
 	lane_raw_ends(in, got > 0 && !(receive->flags & MSG_PEEK) ? (size_t)got : 0);
+	if (got > 0)
+		acknowledge(receive->engine, receive->fd);
 	return raw_result(receive, got, bytes);
 }
 
