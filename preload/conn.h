@@ -134,7 +134,7 @@ struct conn {
 	bool handed; /* was duplicated for an exec, or cleared of close-on-exec: meant for another program, perhaps */
 	const void *_Atomic spawned; /* posix_spawn's file actions that name it, or NULL */
 	int spawned_fd;		     /* and what it will be in the new program */
-	bool goes;		/* has let go of its engine, and counts yet */
+	bool goes;		     /* has let go of its engine, and counts yet */
 	bool lingers;		     /* was told to reset when it is closed, since bytes are unread in its ring */
 	struct sg sg;
 	struct zerocopy zerocopy;

@@ -35,7 +35,7 @@ struct engine {
 	struct lock in, out;
 	_Atomic int state;
 	enum stats_role role;
-	_Atomic uint32_t going;		/* holders that let go of it at present */
+	_Atomic uint32_t going; /* holders that let go of it at present */
 	struct holders holders;
 	_Atomic uint32_t calls; /* of data, before it has met */
 	uint32_t next_try;

@@ -68,8 +68,8 @@ void census_take(struct census *census)
 
 bool census_exceeds(const struct census *now, const struct census *then)
 {
-	return now->descriptors > then->descriptors + ONCE_DESCRIPTORS || now->sockets > then->sockets || now->memfds > then->memfds ||
-	       now->maps > then->maps || now->threads > then->threads + ONCE_THREADS;
+	return now->descriptors > then->descriptors + ONCE_DESCRIPTORS || now->sockets > then->sockets ||
+	       now->memfds > then->memfds || now->maps > then->maps || now->threads > then->threads + ONCE_THREADS;
 }
 
 void census_print(const char *who, const struct census *census)

@@ -84,8 +84,10 @@ static void show_stacks(void)
 	char command[160];
 
 	for (int i = 0; options.stacks && i < PROCESSES; i++) {
-		snprintf(command, sizeof(command), "for p in %d $(pgrep -P %d); do echo == $p; gdb -p $p -batch -ex 'thread apply all bt 14' 2>&1; done",
-			 (int)processes[i].pid, (int)processes[i].pid);
+		snprintf(
+			command, sizeof(command),
+			"for p in %d $(pgrep -P %d); do echo == $p; gdb -p $p -batch -ex 'thread apply all bt 14' 2>&1; done",
+			(int)processes[i].pid, (int)processes[i].pid);
 		if (system(command))
 			fprintf(stderr, "fire: no stacks of %s\n", names[i]);
 	}
@@ -238,7 +240,8 @@ static void print_statistics(long sessions)
 		if (bytes_by[i])
 			printf(" %s %llu MB", path_name((enum zc_path)i), (unsigned long long)bytes_by[i] >> 20);
 	printf(", received %llu MB, by ring %llu MB, fetched %llu MB; meetings %llu, takeovers %llu, switches %llu;",
-	       (unsigned long long)sums[STAT_CONN_RECV_BYTES] >> 20, (unsigned long long)sums[STAT_CONN_RING_RECV_BYTES] >> 20,
+	       (unsigned long long)sums[STAT_CONN_RECV_BYTES] >> 20,
+	       (unsigned long long)sums[STAT_CONN_RING_RECV_BYTES] >> 20,
 	       (unsigned long long)sums[STAT_CONN_GET_BYTES] >> 20, (unsigned long long)sums[STAT_CONN_MEETINGS],
 	       (unsigned long long)sums[STAT_CONN_TAKEOVERS], (unsigned long long)sums[STAT_CONN_SWITCHES]);
 	for (int i = 0; i < REASON_COUNT; i++)
@@ -273,8 +276,8 @@ static int run_processes(long *sessions)
 {
 	int port = 0;
 
-	if (start(SERVER, &port) < 0 || start(CLIENT, &port) < 0 || start(HELPER, &port) < 0 || tell(CLIENT, 'w', 0) < 0 ||
-	    tell_all('b') < 0 || tell_all('n') < 0)
+	if (start(SERVER, &port) < 0 || start(CLIENT, &port) < 0 || start(HELPER, &port) < 0 ||
+	    tell(CLIENT, 'w', 0) < 0 || tell_all('b') < 0 || tell_all('n') < 0)
 		return -1;
 	*sessions = tell(CLIENT, 'g', options.seconds * 1000);
 	if (*sessions < 0 || tell_all('q') < 0)

@@ -37,11 +37,11 @@ enum event {
 /* What both ends know of a session from its seed and number. */
 struct plan {
 	unsigned int steps;
-	uint64_t key[2];			   /* by the side that sends */
-	uint64_t until[2][FIRE_STEPS_MAX];	   /* positions at which a step ends */
-	enum event event[2][FIRE_STEPS_MAX];	   /* what a side does in a step */
-	uint64_t at[2][FIRE_STEPS_MAX];		   /* once it has sent and received so much */
-	bool closes;				   /* the client ends it by close(), not by shutdown() */
+	uint64_t key[2];		     /* by the side that sends */
+	uint64_t until[2][FIRE_STEPS_MAX];   /* positions at which a step ends */
+	enum event event[2][FIRE_STEPS_MAX]; /* what a side does in a step */
+	uint64_t at[2][FIRE_STEPS_MAX];	     /* once it has sent and received so much */
+	bool closes;			     /* the client ends it by close(), not by shutdown() */
 };
 
 /* Where one end of a session stands: all that whoever goes on with it needs. */
@@ -49,10 +49,10 @@ struct state {
 	uint64_t seed;
 	uint64_t sent, received;
 	uint32_t number;
-	uint32_t fired;	 /* a bit for each step: its event is behind us */
-	uint32_t drawn;	 /* of the local choices */
+	uint32_t fired; /* a bit for each step: its event is behind us */
+	uint32_t drawn; /* of the local choices */
 	uint8_t side, step, handed;
-	bool zerocopy;	 /* the program's own MSG_ZEROCOPY is allowed on the socket */
+	bool zerocopy; /* the program's own MSG_ZEROCOPY is allowed on the socket */
 };
 
 /* Random numbers: splitmix64. */
@@ -63,7 +63,8 @@ size_t fire_size(uint64_t *random, size_t most); /* 1 to most, each magnitude as
 
 /* stream.c: the bytes. */
 void stream_fill(uint64_t key, uint64_t position, uint8_t *data, size_t bytes);
-ssize_t stream_compare(uint64_t key, uint64_t position, const uint8_t *data, size_t bytes); /* -1, or the first that differs */
+ssize_t stream_compare(uint64_t key, uint64_t position, const uint8_t *data,
+		       size_t bytes); /* -1, or the first that differs */
 
 /* move.c: one call that sends or receives, drawn at random. Return bytes, 0 at the end, or -errno (-EAGAIN in time). */
 ssize_t move_out(struct state *state, const struct plan *plan, int fd, size_t most, bool wait, uint64_t *random);
@@ -83,8 +84,10 @@ int session_wrong(const struct state *state, const char *format, ...) __attribut
 /* handover.c: somebody else goes on. Returns HANDOVER_BACK if the caller is to go on, or the session's result. */
 #define HANDOVER_BACK 1
 int handover(struct state *state, int fd, enum event event, uint64_t *random);
-int handover_serve(const char *name); /* adopts what other processes pass, in threads of its own. Returns 0 or -errno. */
-int handover_resume(const char *state, const char *fd, const char *directory); /* the main function of an executed program */
+int handover_serve(
+	const char *name); /* adopts what other processes pass, in threads of its own. Returns 0 or -errno. */
+int handover_resume(const char *state, const char *fd,
+		    const char *directory); /* the main function of an executed program */
 void handover_close_others(int keep, int also);
 extern char handover_directory[64];
 extern char handover_program[256];

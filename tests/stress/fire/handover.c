@@ -40,9 +40,9 @@ void handover_close_others(int keep, int also)
 static void trace(const struct state *state, const char *what)
 {
 	if (getenv("FIRE_TRACE"))
-		fprintf(stderr, "fire: session %u, %s, step %u, sent %llu, received %llu, process %d: %s\n", state->number,
-			state->side == SIDE_CLIENT ? "client" : "server", state->step, (unsigned long long)state->sent,
-			(unsigned long long)state->received, (int)getpid(), what);
+		fprintf(stderr, "fire: session %u, %s, step %u, sent %llu, received %llu, process %d: %s\n",
+			state->number, state->side == SIDE_CLIENT ? "client" : "server", state->step,
+			(unsigned long long)state->sent, (unsigned long long)state->received, (int)getpid(), what);
 }
 
 static int ended(const struct state *state, pid_t pid, const char *what)
@@ -194,9 +194,14 @@ static ssize_t pass(int to, struct state *state, int fd)
 	union {
 		struct cmsghdr header;
 		char room[CMSG_SPACE(sizeof(int))];
-	} control = { .header = { .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int)) } };
+	} control = {
+		.header = { .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int)) }
+	};
 	struct iovec iov = { state, sizeof(*state) };
-	struct msghdr message = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control.room) };
+	struct msghdr message = { .msg_iov = &iov,
+				  .msg_iovlen = 1,
+				  .msg_control = &control,
+				  .msg_controllen = sizeof(control.room) };
 
 	memcpy(CMSG_DATA(&control.header), &fd, sizeof(fd));
 	return sendmsg(to, &message, 0);
@@ -247,7 +252,10 @@ static int take(int from, struct state *state)
 		char room[CMSG_SPACE(sizeof(int))];
 	} control;
 	struct iovec iov = { state, sizeof(*state) };
-	struct msghdr message = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control.room) };
+	struct msghdr message = { .msg_iov = &iov,
+				  .msg_iovlen = 1,
+				  .msg_control = &control,
+				  .msg_controllen = sizeof(control.room) };
 	int fd = -1;
 
 	if (recvmsg(from, &message, MSG_CMSG_CLOEXEC) == sizeof(*state) && CMSG_FIRSTHDR(&message))
@@ -295,7 +303,8 @@ int handover_serve(const char *name)
 	int listening = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	pthread_t thread;
 
-	if (listening < 0 || bind(listening, (struct sockaddr *)&address, sizeof(address)) < 0 || listen(listening, 64) < 0)
+	if (listening < 0 || bind(listening, (struct sockaddr *)&address, sizeof(address)) < 0 ||
+	    listen(listening, 64) < 0)
 		return -errno;
 	return -pthread_create(&thread, NULL, serve, (void *)(intptr_t)listening);
 }

@@ -212,19 +212,24 @@ ssize_t move_in(struct state *state, const struct plan *plan, int fd, size_t mos
 		if (differs >= 0 && getenv("FIRE_TRACE")) {
 			for (uint64_t p = state->received + (uint64_t)differs + 1, n = 0; n < 3000000; n++) {
 				size_t l = (size_t)(got - differs) < 12 ? (size_t)(got - differs) : 12;
-				if (stream_compare(plan->key[!state->side], p + n, memory.data + differs, l) < 0 && l > 4) {
-					fprintf(stderr, "fire: these are %llu bytes ahead\n", (unsigned long long)n + 1);
+				if (stream_compare(plan->key[!state->side], p + n, memory.data + differs, l) < 0 &&
+				    l > 4) {
+					fprintf(stderr, "fire: these are %llu bytes ahead\n",
+						(unsigned long long)n + 1);
 					break;
 				}
-				if (stream_compare(plan->key[!state->side], p - 2 - n, memory.data + differs, l) < 0 && l > 4) {
-					fprintf(stderr, "fire: these are %llu bytes behind\n", (unsigned long long)n + 1);
+				if (stream_compare(plan->key[!state->side], p - 2 - n, memory.data + differs, l) < 0 &&
+				    l > 4) {
+					fprintf(stderr, "fire: these are %llu bytes behind\n",
+						(unsigned long long)n + 1);
 					break;
 				}
 			}
 		}
 		if (differs >= 0)
 			got = session_wrong(state, "byte %zd of %zd%s is %#x", differs, got, peeked ? " peeked" : "",
-					    memory.data[differs]) * EBADMSG;
+					    memory.data[differs]) *
+			      EBADMSG;
 		else if (!peeked)
 			state->received += (uint64_t)got;
 	}

@@ -56,7 +56,8 @@ static int flags_draw(uint64_t random)
 
 static int session_connect(struct state *state)
 {
-	struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port),
+	struct sockaddr_in address = { .sin_family = AF_INET,
+				       .sin_port = htons((uint16_t)port),
 				       .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	int fd = socket(AF_INET, SOCK_STREAM | flags_draw(seed + state->number), 0);
 
@@ -144,8 +145,8 @@ static bool is_over(const struct work *work)
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	return atomic_load(&wrong) || (work->until ? atomic_load(&numbers) >= work->until :
-						     now.tv_sec > work->at.tv_sec ||
-							     (now.tv_sec == work->at.tv_sec && now.tv_nsec > work->at.tv_nsec));
+						     now.tv_sec > work->at.tv_sec || (now.tv_sec == work->at.tv_sec &&
+										      now.tv_nsec > work->at.tv_nsec));
 }
 
 static void *work_one(void *argument)

@@ -26,9 +26,11 @@ int session_wrong(const struct state *state, const char *format, ...)
 	va_start(list, format);
 	vsnprintf(text, sizeof(text), format, list);
 	va_end(list);
-	fprintf(stderr, "fire: --seed %llu, session %u, %s, step %u, handed on %u times, sent %llu, received %llu, process %d: %s\n",
-		(unsigned long long)state->seed, state->number, state->side == SIDE_CLIENT ? "client" : "server", state->step,
-		state->handed, (unsigned long long)state->sent, (unsigned long long)state->received, (int)getpid(), text);
+	fprintf(stderr,
+		"fire: --seed %llu, session %u, %s, step %u, handed on %u times, sent %llu, received %llu, process %d: %s\n",
+		(unsigned long long)state->seed, state->number, state->side == SIDE_CLIENT ? "client" : "server",
+		state->step, state->handed, (unsigned long long)state->sent, (unsigned long long)state->received,
+		(int)getpid(), text);
 	return -1;
 }
 
@@ -126,7 +128,9 @@ static int wait_for(struct state *state, struct waiter *waiter, int fd, bool in,
 		move_notices(fd);
 	if (!found)
 		session_wrong(state, "nothing came for %d s: in %d, out %d, %s", FIRE_STALL_MS / 1000, in, out,
-			      waiter->set < 0 ? "poll or select" : waiter->edge ? "epoll, edges" : "epoll");
+			      waiter->set < 0 ? "poll or select" :
+			      waiter->edge    ? "epoll, edges" :
+						"epoll");
 	return found;
 }
 
@@ -159,7 +163,9 @@ static int step_polling(struct state *state, const struct plan *plan, int fd, ui
 			got = move_in(state, plan, fd, in - state->received, false, random);
 			more = got != -EAGAIN;
 		} else {
-			got = wait_for(state, &waiter, fd, state->received < in, state->sent < out, random) > 0 ? 1 : -EBADMSG;
+			got = wait_for(state, &waiter, fd, state->received < in, state->sent < out, random) > 0 ?
+				      1 :
+				      -EBADMSG;
 			room = more = true;
 		}
 		if (got <= 0 && got != -EAGAIN && got != -EINTR) {
@@ -234,7 +240,8 @@ static int step_blocking(struct state *state, const struct plan *plan, int fd, u
 
 static uint64_t local_random(struct state *state)
 {
-	return fire_mix(state->seed + state->number * 64 + state->side) + (uint64_t)state->drawn++ * 0x5851f42d4c957f2du;
+	return fire_mix(state->seed + state->number * 64 + state->side) +
+	       (uint64_t)state->drawn++ * 0x5851f42d4c957f2du;
 }
 
 static int step_run(struct state *state, const struct plan *plan, int fd, uint64_t pause)
