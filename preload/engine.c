@@ -130,10 +130,11 @@ static bool has_gone(struct conn *conn, struct engine *engine)
 
 static void finish(struct conn *conn, struct engine *engine)
 {
-	struct channel mine = engine->channel; /* mapped in each process that holds it */
-	struct channel rest = engine->rest;
+	struct channel mine, rest;
 
-	sources_end(conn);
+	sources_end(conn);	/* from here on no fault looks at them */
+	mine = engine->channel; /* mapped in each process that holds it */
+	rest = engine->rest;
 	atomic_store(&conn->engine, NULL);
 	engine_drop_own(&conn->engine_fd);
 	channel_close(&mine);
