@@ -75,12 +75,12 @@ static ssize_t put(struct conn *conn, struct engine *engine, int fd, const struc
 	if (!put)
 		return 0;
 	done = engine_put_ends(conn, engine, fd, put, *full ? file->bytes : (size_t)(put < 0 ? 0 : put));
+	if (!file->offset && put > 0 && done < put) /* taken back, or the kernel's answer is an error */
+		sys_call(SYS_lseek, file->fd, (done < 0 ? 0 : done) - put, SEEK_CUR, 0, 0, 0);
 	if (done < 0)
 		return done;
 	if (file->offset)
 		*file->offset += done;
-	else if (done < put) /* taken back */
-		sys_call(SYS_lseek, file->fd, done - put, SEEK_CUR, 0, 0, 0);
 	*full |= done < put;
 	return done;
 }

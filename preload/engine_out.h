@@ -7,6 +7,17 @@
 
 #define ROOM_STEP 16384 /* of room that is worth a record */
 
+/*
+ * ns that TCP itself would take for so many bytes at best, which is how long a send may wait for a peer that is at it; no more
+ * than its buffers take at one time, for behind that a send that must not wait would end.
+ */
+static inline uint64_t engine_tcp_ns(size_t bytes)
+{
+	const size_t buffers = 4 << 20, bytes_ns = 4;
+
+	return (bytes < buffers ? bytes : buffers) / bytes_ns;
+}
+
 /* Moves the lane to the ring if it may. Returns false if the bytes are the kernel's. */
 bool engine_put_begins(struct conn *conn, struct engine *engine, int fd);
 

@@ -24,7 +24,6 @@
 
 #define ROOM_WAIT_NS 20000 /* for a consumer that takes nothing meanwhile */
 #define RAW_WAIT_NS 200000 /* for one that is at raw bytes */
-#define TCP_BYTES_NS 4	   /* bytes that TCP itself would take in a nanosecond, at best */
 #define STALLED_LOOK 8	   /* sends that a consumer has not moved for, after which the socket is asked how it is */
 
 /* Bytes that the kernel has been given on this socket, doorbells included; UINT64_MAX if it can't say. */
@@ -244,7 +243,7 @@ bool engine_has_patience(const struct lane *out, struct patience *patience)
 			 atomic_load_explicit(&out->shared->received, memory_order_relaxed);
 
 	if (!patience->until)
-		patience->until = now + RAW_WAIT_NS + patience->bytes / TCP_BYTES_NS;
+		patience->until = now + RAW_WAIT_NS + engine_tcp_ns(patience->bytes);
 	if (there != patience->at || !patience->moved)
 		patience->moved = now;
 	if (now > patience->until || !makes_room(out->shared, now - patience->moved))

@@ -9,6 +9,7 @@
 #include "common/log.h"
 #include "common/sys.h"
 #include "preload/engine_in.h"
+#include "preload/engine_out.h"
 #include "preload/guest.h"
 #include "preload/notice.h"
 #include "preload/trial.h"
@@ -17,7 +18,6 @@
 #define PAGE 4096ul
 #define CHUNK (1024 * 1024ul) /* announced at one time, so that the peer fetches one while the next is guarded */
 #define WAIT_NS 50000	      /* zsdp: for a peer that has to wake */
-#define TCP_BYTES_NS 4	      /* bytes that TCP itself would take in a nanosecond, at best */
 #define WINDOW 64	      /* guarded sends, of which at most a quarter may fault */
 #define PAUSE_FIRST 64	      /* sends without guards after that; twice as many each time */
 #define PAUSE_MAX 65536
@@ -352,9 +352,9 @@ ssize_t sources_put(struct conn *conn, struct engine *engine, const struct iovec
 	if (bytes < settings.source_min || !has_large(iov, count))
 		return 0;
 	out->path = choose(conn, engine, bytes);
-	out->until = clock_now() + WAIT_NS + bytes / TCP_BYTES_NS;
 	if (out->path == PATH_BSDP)
 		return 0;
+	out->until = clock_now() + WAIT_NS + engine_tcp_ns(bytes);
 	advance(&at, 0);
 	while (at.count) {
 		size_t left = at.iov->iov_len - at.skip;

@@ -193,17 +193,9 @@ uint64_t stepped_add(volatile void *at, size_t bytes, uint64_t value)
 
 bool stepped_compare_exchange(volatile void *at, size_t bytes, void *expected, uint64_t value)
 {
-	uint64_t now;
-
 	step();
 	drain(s.now);
-	now = stepped_read(at, bytes);
-	if (now == stepped_read(expected, bytes)) {
-		stepped_write(at, bytes, value);
-		return true;
-	}
-	stepped_write(expected, bytes, now);
-	return false;
+	return stepped_swap(at, bytes, expected, value);
 }
 
 /* Sleeps until `awake` holds. If both sleep for good, a wake-up was lost. */

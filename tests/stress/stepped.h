@@ -37,6 +37,18 @@ static inline void stepped_write(volatile void *at, size_t bytes, uint64_t value
 		*(volatile uint8_t *)at = (uint8_t)value;
 }
 
+static inline bool stepped_swap(volatile void *at, size_t bytes, void *expected, uint64_t value)
+{
+	uint64_t now = stepped_read(at, bytes);
+
+	if (now != stepped_read(expected, bytes)) {
+		stepped_write(expected, bytes, now);
+		return false;
+	}
+	stepped_write(at, bytes, value);
+	return true;
+}
+
 #undef atomic_load
 #undef atomic_load_explicit
 #undef atomic_store

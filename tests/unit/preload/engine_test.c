@@ -67,16 +67,34 @@ static void bytes_before_a_takeover_that_never_comes_are_received(void **state)
 	assert_int_equal(receive_some(1, got, 1, MSG_DONTWAIT), -EAGAIN);
 }
 
-static void error_that_a_doorbell_meets_is_the_send_s(void **state)
+/* Of the accepting end, as a kill does it, with a reset; the connecting end sends a doorbell with whatever it puts. */
+static void die_with_a_reset(void)
 {
 	struct linger reset = { 1, 0 };
 
 	atomic_store(&lane_from(0)->shared->armed, 1);
 	setsockopt(ends[1], SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
 	shutdown(ends[1], SHUT_RD);
-	dup2(ends[0], ends[1]); /* closes it, as a kill does, with a reset */
+	dup2(ends[0], ends[1]);
+}
+
+static void error_that_a_doorbell_meets_is_the_send_s(void **state)
+{
+	die_with_a_reset();
 	assert_int_equal(send_whole(0, "lost"), -ECONNRESET);
 	assert_int_equal(send_whole(0, "lost"), -EPIPE);
+}
+
+static void file_that_could_not_be_sent_stays_where_it_was(void **state)
+{
+	int file = memfd_create("file", MFD_CLOEXEC);
+
+	assert_int_equal(write(file, "0123456789", 10), 10);
+	assert_int_equal(lseek(file, 2, SEEK_SET), 2);
+	die_with_a_reset();
+	assert_int_equal(engine_sendfile(conns[0], ends[0], file, NULL, 5), -ECONNRESET);
+	assert_int_equal(lseek(file, 0, SEEK_CUR), 2);
+	close(file);
 }
 
 static void file_is_read_into_the_ring(void **state)
@@ -194,6 +212,7 @@ int main(void)
 		TEST(end_of_a_peer_that_was_killed_while_it_took_over_is_told),
 		TEST(bytes_before_a_takeover_that_never_comes_are_received),
 		TEST(error_that_a_doorbell_meets_is_the_send_s),
+		TEST(file_that_could_not_be_sent_stays_where_it_was),
 		TEST(doorbells_of_a_shared_connection_are_left_to_the_others),
 		TEST(peer_that_moves_and_gets_nowhere_does_not_hold_a_send),
 	};
