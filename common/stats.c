@@ -152,6 +152,7 @@ static void carry_over(struct stats_segment *to, const struct stats_segment *fro
 	uint32_t used = atomic_load(&from->slots_used);
 
 	copy_words(to->process, from->process, sizeof(to->process));
+	copy_words(to->trial, from->trial, sizeof(to->trial));
 	copy_words(to->slot, from->slot, (used ? used : 1) * sizeof(to->slot[0]));
 	atomic_store(&to->slots_used, used);
 }

@@ -62,6 +62,15 @@ extern const struct stat_row stat_reason_rows[REASON_COUNT];
 enum stats_state { STATS_FREE, STATS_OPEN };
 enum stats_role { ROLE_SERVER, ROLE_CLIENT };
 
+/* What path `auto` found for buffers of one class of sizes, the last time that it tried: trial.h. */
+#define STATS_TRIALS 8	   /* classes: up to 128 KiB, twice as much each, and all above */
+#define STATS_TRIAL_WAYS 3 /* bsdp, zsdp, azsdp */
+struct stats_trial {
+	_Atomic uint64_t tries;
+	_Atomic uint64_t taken;			 /* way, plus 1 */
+	_Atomic uint64_t cost[STATS_TRIAL_WAYS]; /* ns for 1024 bytes; 0: not known */
+};
+
 struct stats_slot {
 	_Atomic uint32_t state; /* enum stats_state */
 	uint32_t role;		/* enum stats_role */
@@ -88,6 +97,7 @@ struct stats_segment {
 	char version[16];
 	_Atomic uint64_t process[STAT_PROCESS_COUNT];
 	_Atomic uint32_t slots_used; /* slots below this number have been used */
+	struct stats_trial trial[STATS_TRIALS];
 	_Alignas(64) struct stats_slot slot[STATS_SLOTS];
 };
 
@@ -155,7 +165,8 @@ static inline void stats_sent(uint32_t slot, enum zc_path path, uint64_t bytes, 
 
 	stats_add(&row[STAT_PATH_CALLS], 1);
 	stats_add(&row[STAT_PATH_BYTES], bytes);
-	stats_add(&row[STAT_PATH_SYSCALLS], calls);
+	if (calls)
+		stats_add(&row[STAT_PATH_SYSCALLS], calls);
 }
 
 static inline void stats_latency(uint32_t slot, enum zc_path path, uint64_t ns)

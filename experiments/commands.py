@@ -5,7 +5,7 @@ import pathlib
 import signal
 import sys
 
-from experiments import environment, matrix, network, stacks
+from experiments import apps, environment, matrix, network, stacks
 from experiments.errors import Failure, Usage
 
 
@@ -41,7 +41,7 @@ def add_run(commands):
                         help=", ".join(network.NETWORKS))
     parser.add_argument("--paths", type=listed("path", paths), default=paths, metavar="LIST", help=", ".join(paths))
     parser.add_argument("--only", action="append", default=[], metavar="TEXT",
-                        help="of M, W and S only points with TEXT in their title (e.g. 'S loopback ping-pong'); may be given again")
+                        help="of M, W, S and A only points with TEXT in their title (e.g. 'S loopback ping-pong'); may be given again")
     parser.add_argument("--repeats", type=positive, metavar="N", help="rounds, instead of the profile's own number")
     parser.add_argument("--restart", action="store_true", help="begin anew; the old results are kept under another name")
     parser.add_argument("--list", action="store_true", help="only say what would be run")
@@ -68,6 +68,11 @@ def list_runs(options):
     found = matrix.points(profile, options.experiments, options.networks, stacks.usual(options.paths))
     found = [point for point in found if all(text in point.title() for text in options.only)]
     repeats = options.repeats or profile.repeats
+    if "A" in options.experiments:
+        files = {"exchange": "exchange"}
+        for app in apps.apps(files, pathlib.Path("scratch"), profile, options.paths):
+            if all(text in app.title() for text in options.only):
+                print(f"{app.title()} on {', '.join(app.paths)}")
     for point in found:
         print(f"{point.title()} on {', '.join(stack.name for stack in point.stacks)}")
     print(f"{len(found)} points, {sum(len(point.stacks) for point in found) * (repeats + 1)} runs")

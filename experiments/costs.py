@@ -27,6 +27,8 @@ class Costs:
         self.files = runner.files
         self.size = profile.costs
         self.streams = [point["bytes"] for point in profile.paper["loopback"] if point["mode"] == "stream"]
+        if profile.apps:
+            self.streams.append(128 << 10)  # what iperf3 sends
         self.paths = names
         self.scratch = runner.scratch
 
@@ -42,6 +44,9 @@ class Costs:
             yield self._key("bare copies", "ping-pong", stacks.Stack("none"), repeat, 64), self.bare_copies
             for size in self.streams:
                 yield self._key("bare copies", "stream", stacks.Stack("none"), repeat, size), self.bare_copies
+        for repeat in range(self.size["steps"]):
+            for size in self.size["step_bytes"]:
+                yield self._key("step", "one message", stacks.Stack("none"), repeat, size), self.step
         if not why_no_callgrind():
             for kind in CALLS:
                 for stack in (TCP, COPY):
@@ -116,6 +121,14 @@ class Costs:
         text = self._run(key["stack_of"], [self.files["sends"], key["bytes"], key["burst"], self.size["send_rounds"]])
         report = json.loads(text)["ns"]
         return {"mean": ("ns", report["mean"]), "p50": ("ns", report["p50"])}
+
+    def step(self, key):
+        """What moving one message takes by each way, in the best round, for both ends spin; and what its announcement takes of that."""
+        messages = max(16, (8 << 20) // key["bytes"])
+        report = json.loads(self._run(key["stack_of"], [self.files["gets"], key["bytes"], messages, self.size["step_rounds"],
+                                                        stacks.ring_bytes()]))
+        ways = {way: ("ns", report[way]["best_ns"]) for way in ("ring", "get", "gets", "kept")}
+        return {**ways, "announce": ("ns", report["announce_ns"] - report["clock_ns"])}
 
     def guard(self, key):
         text = self._run(key["stack_of"], [self.files["guards"], key["subject"], key["bytes"], key["threads"], self.size["guard_rounds"]])

@@ -4,12 +4,13 @@ import dataclasses
 
 import pandas
 
-from experiments import costs, matrix, measure, results, runner, stacks
+from experiments import apps, costs, matrix, measure, results, runner, stacks
 from experiments.errors import Failure
 
 POINT = ["experiment", "network", *matrix.PARAMETERS]
 TEXTS = {"experiment", "network", "mode", "stack", "path", "settings", "kind", "status", "error", "latency_of", "path_bytes",
-         "reasons", "verified", "measure", "subject", "what", "unit", *results.PROVENANCE}
+         "reasons", "verified", "measure", "subject", "what", "unit", "name", "higher", "operation", "explanation",
+         *results.PROVENANCE}
 
 
 @dataclasses.dataclass
@@ -21,6 +22,8 @@ class Data:
     costs: pandas.DataFrame
     failed: pandas.DataFrame  # runs that failed and have not gone well since
     points: pandas.DataFrame  # one row for each point and stack: medians
+    apps: pandas.DataFrame  # the runs of unmodified programs
+    counted: pandas.DataFrame  # one run of each on each path, verified, with system calls and context switches counted
 
 
 def frame_of(table):
@@ -71,16 +74,41 @@ def load(folder):
     if there is None:
         raise Failure(f"{folder} is not a results folder: it has no {results.ENVIRONMENT} (scripts/experiments run makes one)")
     tables = [results.Table(folder / measure.RUNS, runner.COLUMNS, runner.KEY),
-              results.Table(folder / measure.COSTS, costs.COLUMNS, costs.KEY)]
+              results.Table(folder / measure.COSTS, costs.COLUMNS, costs.KEY),
+              results.Table(folder / measure.APPS, apps.COLUMNS, apps.KEY)]
     for table in tables:
         results.check_rows(table, there)
     if not any(table.rows for table in tables):
         raise Failure(f"{folder} has no rows yet")
-    all_runs, all_costs = (frame_of(table) for table in tables)
+    all_runs, all_costs, all_apps = (frame_of(table) for table in tables)
     good = all_runs[all_runs.status == "ok"].drop_duplicates(runner.KEY, keep="last")
     runs = good[good.kind == "measure"]
-    failed = pandas.concat([still_failed(all_runs, runner.KEY), still_failed(all_costs, costs.KEY)])
-    return Data(folder, there, runs, good[good.kind == "verify"], all_costs[all_costs.status == "ok"], failed, medians(runs))
+    failed = pandas.concat([still_failed(all_runs, runner.KEY), still_failed(all_costs, costs.KEY), still_failed(all_apps, apps.KEY)])
+    programs = all_apps[all_apps.status == "ok"].drop_duplicates(apps.KEY, keep="last")
+    return Data(folder, there, runs, good[good.kind == "verify"], all_costs[all_costs.status == "ok"], failed, medians(runs),
+                programs[programs.kind == "measure"], programs[programs.kind == "verify"])
+
+
+@dataclasses.dataclass
+class Pairs:
+    """Two things measured in turn: the ratio of their medians, and the middle half of the ratios of the pairs."""
+    ratio: float
+    low: float
+    high: float
+    count: int
+
+    def text(self):
+        return f"{self.count} pairs, the middle half of them {self.low:.2f} to {self.high:.2f}"
+
+
+def pairs(runs, plain, value, higher=True):
+    """How much better `runs` are than `plain`, both with a column `repeat`; None where there are no pairs."""
+    both = runs.merge(plain, on="repeat", suffixes=("", "_plain"))[[value, f"{value}_plain"]].dropna()
+    if both.empty:
+        return None
+    ours, theirs = (both[value], both[f"{value}_plain"]) if higher else (both[f"{value}_plain"], both[value])
+    each = ours / theirs
+    return Pairs(ours.median() / theirs.median(), each.quantile(0.25), each.quantile(0.75), len(both))
 
 
 def stack_order(names):

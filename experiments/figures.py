@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """docs/figures.md: the goals and the medians of a results folder, as plain tables."""
-from experiments import data, environment, goals, results, stacks
+from experiments import data, environment, figures_engine, goals, results, stacks
 
 WARNING = "**The profile `smoke` only shows that everything works: its runs are too short for their figures to mean anything.**\n"
 
@@ -64,8 +64,9 @@ def text_of(its):
     rounds = its.points.runs.max() if len(its.points) else 0
     parts = [
         "# Figures\n",
-        "Made by `scripts/experiments figures`; not to be edited by hand. How to measure anew: `scripts/experiments run` "
-        "(profiles `smoke`, `quick`, `full`), then `scripts/experiments report results/quick` for pictures and the sources' own tables.\n",
+        "Made by `scripts/experiments figures`; not to be edited by hand. How to measure anew: `scripts/experiments run --profile engine "
+        "&& scripts/experiments figures results/engine`, on a machine that has nothing else to do; then `scripts/experiments report "
+        "results/engine` for pictures beside the sources' own tables. The profile `full` has the whole matrix.\n",
         f"{environment.caption(its.environment)}. Profile `{its.environment['profile']}`, {rounds:.0f} rounds of {len(its.runs)} runs, "
         f"load {its.environment['load_at_start']:.1f} when it began.\n",
     ]
@@ -73,10 +74,12 @@ def text_of(its):
         parts.append(WARNING)
     if len(its.failed):
         parts.append(f"{len(its.failed)} runs failed; they are not in the tables.\n")
-    parts += ["## Goals\n", goal_table(its), "## The matrix\n", MATRIX_WORDS]
+    parts += ["## Goals\n", goal_table(its), *figures_engine.apps_section(its, table), *figures_engine.steps_section(its, table)]
+    parts += ["## The matrix\n", MATRIX_WORDS] if len(its.points) else []
     names = {"M": "Messages of eight fields", "W": "Many writes, writev, one write", "S": "Modes of the AZ-SDP paper"}
     for experiment, network, text in matrix_tables(its):
         parts += [f"### {names[experiment]}, {network}\n", text]
+    parts += figures_engine.paper_section(its, table) + figures_engine.inner_section(its, table)
     if len(its.costs):
         parts += ["## What single calls cost\n", costs_table(its)]
     return "\n".join(parts)

@@ -152,4 +152,7 @@ def bare_copies(its):
 
 
 def all_goals(its):
-    return [goal for make in (pass_through, pass_share, start, auto_ratio, gather, bare_copies) for goal in make(its)]
+    from experiments import goals_engine  # which makes Goals too
+
+    makers = (pass_through, pass_share, start, auto_ratio, gather, bare_copies, *goals_engine.MAKERS)
+    return [goal for make in makers for goal in make(its)]

@@ -3,7 +3,7 @@
 What is run: the points of each profile. A point is one command line of a tool on one network; it is run on several stacks in turn.
 
 M: messages of eight fields (zc-msg). W: many writes, writev, one write (zc-writes). S: the AZ-SDP paper's modes (zc-ttcp).
-C, what single calls cost, is in costs.py.
+C, what single calls cost, is in costs.py; A, unmodified programs, in apps.py.
 """
 import dataclasses
 
@@ -14,6 +14,7 @@ EXPERIMENTS = {
     "W": "many writes, writev, one write",
     "S": "the modes of the AZ-SDP paper",
     "C": "what single calls cost",
+    "A": "unmodified programs, by zc compare",
 }
 TOOLS = {"M": "zc-msg", "W": "zc-writes", "S": "zc-ttcp"}
 KIB, MIB = 1024, 1024 * 1024
@@ -55,6 +56,7 @@ class Profile:
     repetitions: int
     paper: dict  # network: list of parameter dicts
     costs: dict
+    apps: dict  # what their runs are to last; `names`: only those that begin so
 
 
 def paper_mode(mode, bytes_of, **lists):
@@ -96,6 +98,21 @@ def paper_quick():
     ]
 
 
+def paper_engine():
+    """What the goals of the engine are about, and every mode of the paper at its main points."""
+    return [
+        *paper_mode("ping-pong", [64, 4 * KIB, 64 * KIB, MIB]),
+        *paper_mode("stream", [64, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB]),
+        *paper_mode("overlap", [64 * KIB, MIB], compute_us=[50, 200]),
+        *paper_mode("touch", [64 * KIB, MIB], window=[1, 16]),
+        *paper_mode("hot-spot", [64], threads=[6]),
+        *paper_mode("multi-stream", [64 * KIB], threads=[2]),
+        *paper_mode("multi-client", [64 * KIB], threads=[6]),
+        *paper_mode("skew", [64 * KIB, MIB], delay_us=[1000]),
+        *paper_mode("unaligned", [64 * KIB, MIB], offset_bytes=[0, 1]),
+    ]
+
+
 def paper_smoke():
     return [
         *paper_mode("ping-pong", [64]),
@@ -117,7 +134,18 @@ PROFILES = {
         {"loopback": [(15, 100)], "veth": [(15, 100)]}, 300,
         {"loopback": paper_smoke(), "veth": paper_mode("stream", [64 * KIB])},
         {"calls": 2000, "rounds": 3, "repeats": 2, "starts": 10, "instructions": 500, "guard_rounds": 5, "guard_bytes": [64 * KIB],
-         "sends": [(64, 1)], "send_rounds": 50, "seconds": 0.03},
+         "sends": [(64, 1)], "send_rounds": 50, "seconds": 0.03, "steps": 2, "step_rounds": 3, "step_bytes": [64 * KIB]},
+        {"names": ("ping-pong 64 B, blocking", "redis GET 100 B, 1 client", "nginx, 1 KB"), "seconds": 0.03, "requests": 1000},
+    ),
+    "engine": Profile(
+        "engine", "under half an hour, nine rounds: what docs/figures.md is made of; every goal, at the points that it names", 0.1, 9,
+        {"loopback": [([KIB, 64 * KIB, MIB], [1])]},
+        {"loopback": [SHAPES[0], SHAPES[3]]}, 3000,
+        {"loopback": paper_engine(), "veth": paper_mode("stream", [64 * KIB])},
+        {"calls": 100000, "rounds": 9, "repeats": 9, "starts": 200, "instructions": 20000, "guard_rounds": 200,
+         "guard_bytes": [64 * KIB, 256 * KIB, MIB, 4 * MIB], "sends": [(64, 1), (4 * KIB, 1), (64 * KIB, 1), (256 * KIB, 1), (MIB, 1)],
+         "send_rounds": 500, "seconds": 0.1, "steps": 9, "step_rounds": 9, "step_bytes": [64 * KIB, 256 * KIB, MIB, 4 * MIB]},
+        {"names": None, "seconds": 0.3, "requests": 40000},
     ),
     "quick": Profile(
         "quick", "a quarter of an hour: the main points of every experiment", 0.15, 4,
@@ -127,7 +155,8 @@ PROFILES = {
          "veth": [*paper_mode("ping-pong", [64]), *paper_mode("stream", [KIB, 64 * KIB, MIB])]},
         {"calls": 100000, "rounds": 9, "repeats": 9, "starts": 500, "instructions": 20000, "guard_rounds": 300,
          "guard_bytes": [16 * KIB, 64 * KIB, 256 * KIB, MIB], "sends": [(64, 1), (64, 8), (4 * KIB, 1), (64 * KIB, 1), (MIB, 1)],
-         "send_rounds": 1000, "seconds": 0.5},
+         "send_rounds": 1000, "seconds": 0.5, "steps": 4, "step_rounds": 9, "step_bytes": [64 * KIB, MIB]},
+        {},
     ),
     "full": Profile(
         "full", "about five hours: the whole matrix", 0.5, 9,
@@ -137,7 +166,8 @@ PROFILES = {
         {"calls": 200000, "rounds": 15, "repeats": 15, "starts": 500, "instructions": 100000, "guard_rounds": 1000,
          "guard_bytes": [16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB],
          "sends": [(64, 1), (64, 8), (KIB, 1), (4 * KIB, 1), (16 * KIB, 1), (64 * KIB, 1), (256 * KIB, 1), (MIB, 1)],
-         "send_rounds": 3000, "seconds": 2},
+         "send_rounds": 3000, "seconds": 2, "steps": 9, "step_rounds": 15, "step_bytes": [16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB]},
+        {"names": None, "seconds": 2, "requests": 200000},
     ),
 }
 
@@ -163,11 +193,10 @@ def write_points(profile, network):
 
 
 def stacks_of(parameters, usual):
-    """The inner comparisons of the paper have stacks of their own, beside plain TCP."""
-    own = {"skew": stack_module.SKEWED, "unaligned": stack_module.ZEROCOPY_KEPT}.get(parameters["mode"])
-    if own is None:
-        return tuple(usual)
-    return tuple([stack for stack in usual if stack.name in (stack_module.PLAIN, "auto")] + own)
+    """The inner comparisons of the paper have stacks of their own, beside the usual ones."""
+    own = {"skew": stack_module.SKEWED, "unaligned": stack_module.ZEROCOPY_KEPT}.get(parameters["mode"], [])
+    paths = [stack.path for stack in usual]
+    return tuple([*usual, *(stack for stack in own if stack.path in paths)])
 
 
 def points(profile, experiments, networks, usual):

@@ -3,15 +3,17 @@
 import contextlib
 import fcntl
 import os
+import pathlib
 import shutil
 import sys
 import time
 
-from experiments import costs, environment, matrix, network, perf, results, runner, stacks
+from experiments import apps, costs, environment, matrix, network, perf, results, runner, stacks
 from experiments.errors import Failure
 
 RUNS = "runs.csv"
 COSTS = "costs.csv"
+APPS = "apps.csv"
 
 
 class Progress:
@@ -88,9 +90,10 @@ def needed_programs(experiments, networks):
 def open_tables(folder, here):
     runs = results.Table(folder / RUNS, runner.COLUMNS, runner.KEY)
     calls = results.Table(folder / COSTS, costs.COLUMNS, costs.KEY)
-    for table in (runs, calls):
+    programs = results.Table(folder / APPS, apps.COLUMNS, apps.KEY)
+    for table in (runs, calls, programs):
         results.check_rows(table, here)
-    return runs, calls
+    return runs, calls, programs
 
 
 class Session:
@@ -98,7 +101,7 @@ class Session:
 
     def __init__(self, options, profile, files, networks, folder, here):
         self.options, self.profile, self.files, self.networks, self.folder = options, profile, files, networks, folder
-        self.runs, self.calls = open_tables(folder, here)
+        self.runs, self.calls, self.programs = open_tables(folder, here)
         self.provenance = {name: here[name] for name in results.PROVENANCE if name != "time"}
         self.failed = []
 
@@ -109,7 +112,7 @@ class Session:
     def _todo_runs(self):
         done = self.runs.done()
         keyed = [(point, run, runner.row_key(point, run)) for point in self._points()
-                 for run in runner.runs_of(point, self.options.repeats or self.profile.repeats)]
+                 for run in runner.runs_of(point, self._repeats())]
         return len(keyed), [item for item in keyed if self.runs.key_of(item[2]) not in done]
 
     def _todo_costs(self, its_runner):
@@ -118,6 +121,22 @@ class Session:
         done = self.calls.done()
         keyed = list(costs.Costs(its_runner, self.profile, self.options.paths).list())
         return len(keyed), [item for item in keyed if self.calls.key_of(item[0]) not in done]
+
+    def _todo_apps(self, scratch):
+        """The comparisons that are not there with all their runs; one that was interrupted is made anew, so that its pairs are pairs."""
+        if "A" not in self.options.experiments:
+            return 0, []
+        wanted = [app for app in apps.apps(self.files, pathlib.Path(scratch), self.profile, self.options.paths)
+                  if all(text in app.title() for text in self.options.only)]
+        for app in wanted:
+            if name := apps.missing(app):
+                print(f"experiments: {app.name} is left out: {name} is not installed (scripts/deps experiments)", file=sys.stderr)
+        wanted = [app for app in wanted if not apps.missing(app)]
+        done = self.programs.done()
+        return len(wanted), [app for app in wanted if not done.issuperset(apps.keys(app, self._repeats()))]
+
+    def _repeats(self):
+        return self.options.repeats or self.profile.repeats
 
     def measure(self):
         """Returns the number of things that this invocation has measured."""
@@ -128,22 +147,29 @@ class Session:
             its_runner = runner.Runner(self.files, opened, events, scratch)
             all_runs, runs = self._todo_runs()
             all_costs, calls = self._todo_costs(its_runner)
-            total = all_runs + all_costs
+            all_apps, programs = self._todo_apps(scratch)
+            total = all_runs + all_costs + all_apps
             if not total:
                 raise Failure("nothing is to be measured: no point fits the given choice")
-            progress = Progress(total, total - len(runs) - len(calls))
+            progress = Progress(total, total - len(runs) - len(calls) - len(programs))
             try:
+                self._apps(apps.Comparisons(self.files, scratch), programs, progress)
                 self._costs(calls, progress)
                 self._runs(its_runner, runs, progress)
             finally:
                 progress.end()
-        return len(runs) + len(calls)
+        return len(runs) + len(calls) + len(programs)
 
     def _runs(self, its_runner, todo, progress):
         for point, run, key in todo:
             row = its_runner.run(point, run["stack"], run["kind"] == "verify")
             self._keep(self.runs, [{**key, **row}], f"{point.title()} on {run['stack'].name}")
             progress.step(f"{point.title()} on {run['stack'].name}")
+
+    def _apps(self, comparisons, todo, progress):
+        for app in todo:
+            self._keep(self.programs, comparisons.run(app, self._repeats()), app.title())
+            progress.step(app.title())
 
     def _costs(self, todo, progress):
         for key, function in todo:

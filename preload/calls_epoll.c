@@ -15,12 +15,14 @@
 
 #include "common/clock.h"
 #include "common/sys.h"
+#include "preload/defer.h"
 #include "preload/engine_in.h"
 #include "preload/guest.h"
 #include "preload/hot.h"
 #include "preload/real.h"
 #include "preload/send.h"
 #include "preload/signals.h"
+#include "preload/trim.h"
 #include "preload/watch.h"
 #include "preload/zerocopy.h"
 
@@ -50,6 +52,11 @@ ZC_EXPORT int epoll_ctl(int set, int op, int fd, struct epoll_event *event)
 	int rc, saved = errno;
 
 	sg_before_wait();
+	rc = engine_possible() ? defer_ctl(set, op, fd, event) : DEFER_NOT;
+	if (rc != DEFER_NOT) {
+		errno = rc < 0 ? -rc : saved;
+		return rc < 0 ? -1 : 0;
+	}
 	rc = real.epoll_ctl(set, op, fd, event);
 	if (!rc && table_entry(fd) > TABLE_OWN) {
 		watch_follow(set, op, fd, event);
@@ -58,7 +65,7 @@ ZC_EXPORT int epoll_ctl(int set, int op, int fd, struct epoll_event *event)
 	return rc;
 }
 
-/* Finding the connection of an event: a cache in front of a search through those that have used zerocopy. */
+/* Finding the connection of an event: a cache in front of the index, which has a lock. */
 static struct conn *_Atomic cache[CACHE_ROWS];
 
 static size_t row_of(const struct set *set, uint64_t data)
@@ -72,32 +79,15 @@ static struct watch *watch_in(struct conn *conn, const struct set *set, uint64_t
 {
 	struct watch *watch = conn->watches;
 
-	while (watch && (watch->set != set || watch->event.data.u64 != data))
+	while (watch && (watch->set != set || watch->event.data.u64 != data || (watch->gone && !watch->deferred)))
 		watch = watch->next;
 	return watch;
 }
 
-static __thread struct {
-	const struct set *set;
-	uint64_t data;
-	struct conn *found;
-} search __attribute__((tls_model("initial-exec")));
-
-/* Whether an event on the connection may have no cause but ours: a notice, or a doorbell. */
+/* Whether an event on the connection may have no cause but ours: a notice, a doorbell, or a change that the kernel does not know. */
 static bool may_hide(struct conn *conn)
 {
-	return conn->zerocopy.enabled || engine_has_met(conn);
-}
-
-static void search_visit(struct conn *conn)
-{
-	struct lock_hold hold;
-
-	if (search.found || !may_hide(conn) || !lock_take(&conn->lock, &hold))
-		return;
-	if (watch_in(conn, search.set, search.data))
-		search.found = conn;
-	lock_give(&conn->lock, &hold);
+	return conn->zerocopy.enabled || engine_has_met(conn) || conn->watches;
 }
 
 /* Returns the connection, locked, with its registration; NULL: none of those. */
@@ -112,11 +102,7 @@ static struct conn *find_conn(const struct set *set, uint64_t data, struct watch
 				return conn;
 			lock_give(&conn->lock, hold);
 		}
-		search.set = set;
-		search.data = data;
-		search.found = NULL;
-		conn_each(search_visit);
-		conn = search.found;
+		conn = watch_conn_of(set, data, may_hide);
 		if (!conn)
 			return NULL;
 		atomic_store_explicit(&cache[row_of(set, data)], conn, memory_order_relaxed);
@@ -151,8 +137,17 @@ static uint32_t state_of(struct conn *conn, const struct watch *watch, int *take
 	return (uint32_t)(unsigned short)look.revents & (watch->event.events | EPOLLERR | EPOLLHUP);
 }
 
+/* Whether somebody, of this process or another one, may wait for room: all that there is has not been told of since. */
+static bool room_is_new(struct conn *conn, struct watch *watch)
+{
+	struct engine *engine = atomic_load(&conn->engine);
+	bool refused = engine && engine_was_refused(engine, &watch->seen_refused);
+
+	return atomic_exchange(&conn->send_blocked, false) || refused;
+}
+
 /* What of the state an edge-triggered registration has not been told. */
-static bool is_new(struct conn *conn, const struct watch *watch, uint32_t state)
+static bool is_new(struct conn *conn, struct watch *watch, uint32_t state)
 {
 	/*
 	 * Nothing was kept of what was told before zerocopy came: what can be read may be new. That there is room was told
@@ -164,7 +159,7 @@ static bool is_new(struct conn *conn, const struct watch *watch, uint32_t state)
 		return true;
 	if ((state & READABLE) && received(conn_fd(conn)) != watch->seen_bytes)
 		return true;
-	return (state & WRITABLE) && atomic_load_explicit(&conn->send_blocked, memory_order_relaxed);
+	return (state & WRITABLE) && room_is_new(conn, watch);
 }
 
 static void tell(struct conn *conn, struct watch *watch, uint32_t state)
@@ -175,7 +170,7 @@ static void tell(struct conn *conn, struct watch *watch, uint32_t state)
 	watch->seen_lasting = state & LASTING;
 	watch->seen_bytes = received(conn_fd(conn));
 	if (state & WRITABLE)
-		atomic_store_explicit(&conn->send_blocked, false, memory_order_relaxed);
+		room_is_new(conn, watch);
 }
 
 /* A one-shot registration whose event is not told has to be armed again. */
@@ -187,19 +182,38 @@ static bool hide(int set_fd, struct conn *conn, const struct watch *watch)
 	return false;
 }
 
+static uint64_t bells_seen(struct conn *conn)
+{
+	return atomic_load(&atomic_load(&conn->engine)->channel.in.shared->bells_seen);
+}
+
+/*
+ * There is nothing to be read from the connection. Whether that is because the event is another registration's: a program may give
+ * several of one set the same data, and has to look at each of them then. It was a doorbell of ours if one was taken, or is there.
+ */
+static bool is_of_another(int set_fd, struct conn *conn, const struct watch *watch, uint64_t bells_before)
+{
+	struct pollfd look = { .fd = conn_fd(conn), .events = POLLIN };
+
+	return bells_seen(conn) == bells_before && sys_call(SYS_poll, (long)&look, 1, 0, 0, 0, 0) == 0 &&
+	       watch_data_is_shared(set_fd, watch->event.data.u64);
+}
+
 /*
  * The kernel says readable: a doorbell says so, too. Takes it out if that was all. What else an edge tells then was no edge of
  * its own, unless there was something to wait for.
  */
-static bool look_at_ring(struct conn *conn, const struct watch *watch, struct epoll_event *event)
+static bool look_at_ring(int set_fd, struct conn *conn, struct watch *watch, struct epoll_event *event)
 {
 	uint32_t left = event->events & ~(uint32_t)(EPOLLIN | EPOLLRDNORM);
+	uint64_t bells = bells_seen(conn);
 
-	if (!(event->events & (EPOLLIN | EPOLLRDNORM)) || engine_look(conn, conn_fd(conn)) != ENGINE_SPURIOUS)
+	if (!(event->events & (EPOLLIN | EPOLLRDNORM)) || engine_look(conn, conn_fd(conn)) != ENGINE_SPURIOUS ||
+	    is_of_another(set_fd, conn, watch, bells))
 		return true;
 	event->events = left;
 	if (watch->event.events & EPOLLET && !(left & ~WRITABLE))
-		return (left & WRITABLE) && atomic_exchange(&conn->send_blocked, false);
+		return (left & WRITABLE) && room_is_new(conn, watch);
 	return left != 0;
 }
 
@@ -215,9 +229,10 @@ static void told_of_ring(struct conn *conn, struct watch *watch, struct epoll_ev
 		return;
 	if (hot_is_news(conn, watch))
 		event->events |= watch->event.events & (EPOLLIN | EPOLLRDNORM);
+	/* One event of each registration in a wait: what comes in this moment is told by the next one. */
+	watch->turn = atomic_load_explicit(&watch->set->turn, memory_order_relaxed);
 	if (!(event->events & READABLE))
 		return;
-	watch->turn = atomic_load_explicit(&watch->set->turn, memory_order_relaxed);
 	watch->seen_tail = atomic_load(&engine->channel.in.shared->tail);
 	hot_add(conn, watch);
 }
@@ -229,7 +244,7 @@ static bool look_through(int set_fd, struct conn *conn, struct watch *watch, str
 	bool due;
 	int taken;
 
-	if (engine_has_met(conn) && !look_at_ring(conn, watch, event))
+	if (engine_has_met(conn) && !look_at_ring(set_fd, conn, watch, event))
 		return hide(set_fd, conn, watch);
 	state = event->events;
 	if (!(event->events & EPOLLERR)) {
@@ -265,7 +280,7 @@ static int filter(int set_fd, struct epoll_event *events, int count)
 		bool told = !hot_is_wake(&events[i]);
 
 		if (conn) {
-			told = look_through(set_fd, conn, watch, &events[i]);
+			told = defer_corrects(conn, watch, &events[i]) && look_through(set_fd, conn, watch, &events[i]);
 			if (told)
 				told_of_ring(conn, watch, &events[i]);
 			lock_give(&conn->lock, &hold);
@@ -331,18 +346,19 @@ static int left_ms(uint64_t until)
 	return until == UINT64_MAX ? -1 : until > now ? (int)((until - now + NS_PER_MS - 1) / NS_PER_MS) : 0;
 }
 
-/* Asks the kernel, into the events from `from` on. */
-static int ask_kernel(const struct wait *wait, int from, bool looks)
+/* Asks the kernel, into the events from `from` on; until 0: only looks. */
+static int ask_kernel(const struct wait *wait, int from, uint64_t until)
 {
-	uint64_t now = wait->fine && !looks && wait->until != UINT64_MAX ? clock_now() : 0;
-	uint64_t rest = wait->until > now && !looks ? wait->until - now : 0;
+	bool looks = !until;
+	uint64_t now = wait->fine && !looks && until != UINT64_MAX ? clock_now() : 0;
+	uint64_t rest = until > now && !looks ? until - now : 0;
 	struct timespec left = { (time_t)(rest / NS_PER_SEC), (long)(rest % NS_PER_SEC) };
 
 	if (!wait->fine)
-		return real.epoll_pwait(wait->set, wait->events + from, wait->count - from,
-					looks ? 0 : left_ms(wait->until), wait->mask);
+		return real.epoll_pwait(wait->set, wait->events + from, wait->count - from, looks ? 0 : left_ms(until),
+					wait->mask);
 	return real.epoll_pwait2(wait->set, wait->events + from, wait->count - from,
-				 looks || wait->until != UINT64_MAX ? &left : NULL, wait->mask);
+				 looks || until != UINT64_MAX ? &left : NULL, wait->mask);
 }
 
 /* What rings have. Returns how many events; now and then those of the kernel are in front of them. */
@@ -353,12 +369,15 @@ static int tell_rings(const struct wait *wait, struct set *set)
 	hot_turn(set);
 	ready = hot_tell_overdue(set, wait->events, wait->count);
 	if (!ready && hot_kernel_waits(set)) {
-		if (!hot_has_news(set)) /* it is asked at once, for as long as the program likes */
+		if (!hot_has_news(set) &&
+		    !defer_asks_for_room(set)) /* it is asked at once, for as long as the program likes */
 			return 0;
 		hot_kernel_asked(set);
-		ready = ask_kernel(wait, 0, true);
+		ready = ask_kernel(wait, 0, 0);
 		ready = ready > 0 ? told(wait->set, wait->events, ready, wait->count) : 0;
 	}
+	if (ready < wait->count)
+		ready += defer_tell_room(set, wait->events + ready, wait->count - ready);
 	return ready + (ready < wait->count ? hot_tell(set, wait->events + ready, wait->count - ready) : 0);
 }
 
@@ -390,19 +409,25 @@ static bool spin(const struct wait *wait, struct set *set)
 
 static void sleep_ends(struct set **set)
 {
-	if (*set)
-		hot_wakes(*set);
+	if (!*set)
+		return;
+	hot_wakes(*set);
+	defer_wakes(*set);
 }
 
 static int sleep_in_kernel(const struct wait *wait, struct set *set)
 {
 	__attribute__((cleanup(sleep_ends))) struct set *sleeping = NULL;
+	uint64_t until = trim_before_sleep(wait->until);
 	int ready;
 
-	if (!hot_sleeps(set))
+	defer_sleeps(set);
+	if (!hot_sleeps(set, wait->set)) {
+		defer_wakes(set);
 		return 0;
+	}
 	sleeping = set; /* NOLINT(clang-analyzer-deadcode.DeadStores): for the cleanup */
-	ready = ask_kernel(wait, 0, false);
+	ready = ask_kernel(wait, 0, until);
 	hot_kernel_asked(set);
 	return ready;
 }
@@ -424,11 +449,11 @@ static int wait_for_rings(struct wait *wait)
 				return -1;
 			}
 			hot_kernel_asked(set);
-			ready = ask_kernel(wait, 0, true);
+			ready = ask_kernel(wait, 0, 0);
 		} else if (set && wait->until) {
 			ready = sleep_in_kernel(wait, set);
 		} else {
-			ready = ask_kernel(wait, 0, !wait->until);
+			ready = ask_kernel(wait, 0, wait->until);
 		}
 		if (ready < 0)
 			return ready;

@@ -15,6 +15,7 @@
 
 #include "preload/real.h"
 #include "rdma/guard.h"
+#include "rdma/later.h"
 
 #ifndef MADV_DONTNEED_LOCKED
 #define MADV_DONTNEED_LOCKED 24
@@ -27,12 +28,16 @@
 
 static inline void going_away(const void *at, size_t bytes)
 {
+	if (later_active())
+		later_forget(at, bytes);
 	if (guard_lends())
 		guard_forget(at, bytes);
 }
 
 static inline void changing(const void *at, size_t bytes)
 {
+	if (later_active())
+		later_settle(at, bytes);
 	if (__builtin_expect(guard_active(), 0))
 		guard_settle(at, bytes);
 }
@@ -105,7 +110,7 @@ ZC_EXPORT int pkey_mprotect(void *at, size_t bytes, int protection, int key)
 /* The heap's end moves down: what lies above it goes away. */
 static void before_shrink(uintptr_t end)
 {
-	uintptr_t now = guard_active() ? (uintptr_t)real.sbrk(0) : 0;
+	uintptr_t now = guard_active() || later_active() ? (uintptr_t)real.sbrk(0) : 0;
 
 	if (now > end)
 		going_away((void *)end, now - end);
@@ -119,7 +124,7 @@ ZC_EXPORT int brk(void *end)
 
 ZC_EXPORT void *sbrk(intptr_t step)
 {
-	if (step < 0 && guard_active())
+	if (step < 0 && (guard_active() || later_active()))
 		before_shrink((uintptr_t)real.sbrk(0) - (uintptr_t)-step);
 	return real.sbrk(step);
 }
@@ -128,7 +133,7 @@ ZC_EXPORT void *shmat(int id, const void *at, int flags)
 {
 	struct shmid_ds info;
 
-	if (at && flags & SHM_REMAP && guard_active() && !shmctl(id, IPC_STAT, &info))
+	if (at && flags & SHM_REMAP && (guard_active() || later_active()) && !shmctl(id, IPC_STAT, &info))
 		going_away(at, info.shm_segsz);
 	return real.shmat(id, at, flags);
 }
@@ -145,22 +150,22 @@ static __attribute__((noinline)) void block_goes(void *block)
 	size_t bytes = block ? real_block_bytes(block) : 0;
 
 	if (bytes == SIZE_MAX)
-		guard_forget(NULL, SIZE_MAX);
+		going_away(NULL, SIZE_MAX);
 	else if (bytes >= PAGE)
-		guard_forget(block, bytes);
+		going_away(block, bytes);
 	errno = saved;
 }
 
 ZC_EXPORT void free(void *block)
 {
-	if (guard_lends())
+	if (guard_lends() || later_active())
 		block_goes(block);
 	real.free(block);
 }
 
 ZC_EXPORT void *realloc(void *block, size_t bytes)
 {
-	if (guard_lends())
+	if (guard_lends() || later_active())
 		block_goes(block);
 	return real.realloc(block, bytes);
 }

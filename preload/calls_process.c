@@ -15,6 +15,7 @@
 
 #include "common/log.h"
 #include "common/sys.h"
+#include "preload/defer.h"
 #include "preload/engine.h"
 #include "preload/engine_source.h"
 #include "preload/exec.h"
@@ -23,6 +24,7 @@
 #include "preload/sg.h"
 #include "preload/signals.h"
 #include "rdma/guard.h"
+#include "rdma/later.h"
 
 static pid_t fork_by(pid_t (*really)(void))
 {
@@ -30,11 +32,14 @@ static pid_t fork_by(pid_t (*really)(void))
 	int saved;
 
 	sg_flush_all();
+	later_before_fork();
+	defer_before_fork();
 	conn_before_fork();
 	guard_before_fork();
 	child = really();
 	saved = errno;
 	guard_after_fork(child == 0);
+	later_after_fork(child == 0);
 	if (child == 0) {
 		signals_after_fork();
 		flusher_after_fork();
@@ -74,6 +79,7 @@ __asm__(".text\n.globl vfork\n.type vfork,%function\nvfork:\n"
 static void leaving(void)
 {
 	sg_flush_all();
+	defer_settle_all();
 	flusher_finish();
 }
 
@@ -181,6 +187,7 @@ ZC_EXPORT int execle(const char *path, const char *arg, ...)
 		char *const *environment_;                                                                             \
 		int rc_;                                                                                               \
 		sg_flush_all();                                                                                        \
+		defer_settle_all();                                                                                    \
 		environment_ = exec_spawns(&exec_, &name_, envp, actions);                                             \
 		rc_ = (call);                                                                                          \
 		exec_spawned(&exec_, !rc_);                                                                            \

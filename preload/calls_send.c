@@ -15,22 +15,25 @@
 #include "rdma/guard.h"
 
 /* Calls `by_kernel` with the send counted, unless a path has taken it. */
-#define SEND_COUNTED(conn, by_kernel)                                                                                  \
+#define SEND_COUNTED(conn, bytes, flags, by_kernel)                                                                    \
 	({                                                                                                             \
 		uint64_t begun_ = send_begins();                                                                       \
-		__attribute__((cleanup(engine_raw_ends))) struct engine_raw raw_ = engine_raw_begins((conn), (fd));    \
-		ssize_t sent_ = (by_kernel);                                                                           \
+		__attribute__((cleanup(engine_raw_ends))) struct engine_raw raw_ =                                     \
+			engine_raw_begins((conn), (fd), (flags));                                                      \
+		ssize_t sent_;                                                                                         \
+		raw_.asked = (bytes);                                                                                  \
+		sent_ = raw_.error ? send_result(raw_.error) : (by_kernel);                                            \
 		raw_.done = sent_;                                                                                     \
 		send_ends((conn), begun_, sent_);                                                                      \
 		sent_;                                                                                                 \
 	})
 
 /* A large copy on a connection where `auto` compares is timed for that. */
-#define SEND_COMPARED(conn, bytes, by_kernel)                                                                          \
+#define SEND_COMPARED(conn, bytes, flags, by_kernel)                                                                   \
 	({                                                                                                             \
 		bool large_ = (bytes) >= settings.zerocopy_min && conn_active(conn);                                   \
 		uint64_t cpu_ = large_ ? zerocopy_copy_begins(conn) : 0;                                               \
-		ssize_t done_ = SEND_COUNTED(conn, by_kernel);                                                         \
+		ssize_t done_ = SEND_COUNTED(conn, bytes, flags, by_kernel);                                           \
 		if (cpu_)                                                                                              \
 			zerocopy_copy_ends(conn, cpu_, done_);                                                         \
 		done_;                                                                                                 \
@@ -47,11 +50,12 @@ ZC_EXPORT ssize_t send(int fd, const void *data, size_t bytes, int flags)
 		return real.send(fd, data, bytes, flags);
 	}
 	if (conn_active(conn)) {
+		send_site = SEND_SITE();
 		rc = flags & ~SEND_FLAGS ? send_special(conn, fd, flags) : send_by_path(conn, fd, &iov, 1, flags);
 		if (rc != SEND_BY_KERNEL)
 			return send_result(rc);
 	}
-	return SEND_COMPARED(conn, bytes, real.send(fd, data, bytes, flags));
+	return SEND_COMPARED(conn, bytes, flags, real.send(fd, data, bytes, flags));
 }
 
 ZC_EXPORT ssize_t sendto(int fd, const void *data, size_t bytes, int flags, const struct sockaddr *address,
@@ -66,12 +70,13 @@ ZC_EXPORT ssize_t sendto(int fd, const void *data, size_t bytes, int flags, cons
 		return real.sendto(fd, data, bytes, flags, address, address_bytes);
 	}
 	if (conn_active(conn)) {
+		send_site = SEND_SITE();
 		rc = flags & ~SEND_FLAGS || address ? send_special(conn, fd, flags) :
 						      send_by_path(conn, fd, &iov, 1, flags);
 		if (rc != SEND_BY_KERNEL)
 			return send_result(rc);
 	}
-	return SEND_COMPARED(conn, bytes, real.sendto(fd, data, bytes, flags, address, address_bytes));
+	return SEND_COMPARED(conn, bytes, flags, real.sendto(fd, data, bytes, flags, address, address_bytes));
 }
 
 static size_t bytes_of(const struct iovec *iov, size_t count)
@@ -83,7 +88,7 @@ static size_t bytes_of(const struct iovec *iov, size_t count)
 	return bytes;
 }
 
-ZC_EXPORT ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
+static ssize_t send_message(int fd, const struct msghdr *message, int flags)
 {
 	struct conn *conn = conn_of_socket(fd);
 	ssize_t rc;
@@ -100,7 +105,14 @@ ZC_EXPORT ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
 		if (rc != SEND_BY_KERNEL)
 			return send_result(rc);
 	}
-	return SEND_COMPARED(conn, bytes_of(message->msg_iov, message->msg_iovlen), real.sendmsg(fd, message, flags));
+	return SEND_COMPARED(conn, bytes_of(message->msg_iov, message->msg_iovlen), flags,
+			     real.sendmsg(fd, message, flags));
+}
+
+ZC_EXPORT ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
+{
+	send_site = SEND_SITE();
+	return send_message(fd, message, flags);
 }
 
 ZC_EXPORT int sendmmsg(int fd, struct mmsghdr *messages, unsigned int count, int flags)
@@ -118,8 +130,9 @@ ZC_EXPORT int sendmmsg(int fd, struct mmsghdr *messages, unsigned int count, int
 		sg_before_send();
 		return real.sendmmsg(fd, messages, count, flags);
 	}
+	send_site = SEND_SITE();
 	while (done < count && done < 1024) {
-		ssize_t sent = sendmsg(fd, &messages[done].msg_hdr, flags);
+		ssize_t sent = send_message(fd, &messages[done].msg_hdr, flags);
 
 		if (sent < 0)
 			return done ? (int)done : -1;
@@ -140,11 +153,12 @@ ZC_EXPORT ssize_t write(int fd, const void *data, size_t bytes)
 		return real.write(fd, data, bytes);
 	}
 	if (conn_active(conn)) {
+		send_site = SEND_SITE();
 		rc = send_by_path(conn, fd, &iov, 1, 0);
 		if (rc != SEND_BY_KERNEL)
 			return send_result(rc);
 	}
-	return SEND_COMPARED(conn, bytes, real.write(fd, data, bytes));
+	return SEND_COMPARED(conn, bytes, 0, real.write(fd, data, bytes));
 }
 
 ZC_EXPORT ssize_t writev(int fd, const struct iovec *iov, int count)
@@ -158,11 +172,12 @@ ZC_EXPORT ssize_t writev(int fd, const struct iovec *iov, int count)
 		return real.writev(fd, iov, count);
 	}
 	if (conn_active(conn)) {
+		send_site = SEND_SITE();
 		rc = send_by_path(conn, fd, iov, count, 0);
 		if (rc != SEND_BY_KERNEL)
 			return send_result(rc);
 	}
-	return SEND_COMPARED(conn, bytes_of(iov, count > 0 ? (size_t)count : 0), real.writev(fd, iov, count));
+	return SEND_COMPARED(conn, bytes_of(iov, count > 0 ? (size_t)count : 0), 0, real.writev(fd, iov, count));
 }
 
 /* What the kernel alone serves. Returns with SEND_BY_KERNEL, or an error to be told instead. */
@@ -183,7 +198,9 @@ static ssize_t before_kernel(int fd, enum stat_reason why)
 	({                                                                                                             \
 		ssize_t rc_ = before_kernel(fd, REASON_FLAGS);                                                         \
 		struct conn *conn_ = table_conn(fd);                                                                   \
-		rc_ != SEND_BY_KERNEL ? send_result(rc_) : conn_ ? SEND_COUNTED(conn_, by_kernel) : (by_kernel);       \
+		rc_ != SEND_BY_KERNEL ? send_result(rc_) :                                                             \
+		conn_		      ? SEND_COUNTED(conn_, SIZE_MAX, 0, by_kernel) :                                  \
+					(by_kernel);                                                                                   \
 	})
 
 ZC_EXPORT ssize_t pwritev2(int fd, const struct iovec *iov, int count, off_t offset, int flags)

@@ -7,6 +7,7 @@
 
 #include "common/sys.h"
 #include "preload/engine.h"
+#include "preload/far.h"
 #include "preload/evict.h"
 #include "preload/guest.h"
 #include "preload/real.h"
@@ -52,6 +53,8 @@ static void opened(int fd, enum stats_role role)
 	if (__builtin_expect(atomic_load_explicit(&low_water_ever, memory_order_relaxed), 0) && conn &&
 	    low_water_is_set(fd))
 		low_water_keeps(conn, fd);
+	if (__builtin_expect(settings.rdma_wait_ms != 0, 0) && conn)
+		far_wait(conn, fd);
 }
 
 static bool is_tcp(int fd)
@@ -115,8 +118,8 @@ ZC_EXPORT int shutdown(int fd, int how)
 	struct conn *conn = conn_of_socket(fd);
 
 	sg_before_wait();
-	if (conn && engine_is_there(conn) && how != SHUT_RD)
-		engine_pin(conn, fd); /* what is sent from here on has to fail as the kernel says */
+	if (conn && engine_is_there(conn))
+		engine_shuts(conn, fd, how);
 	if (conn && conn_active(conn) && how != SHUT_RD) {
 		sg_drain(conn, fd, true);
 		/* Sends fail from here on, and have to fail at once. */

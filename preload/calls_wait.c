@@ -12,6 +12,7 @@
 #include "preload/engine.h"
 #include "preload/real.h"
 #include "preload/send.h"
+#include "preload/trim.h"
 #include "preload/watch.h"
 #include "preload/zerocopy.h"
 
@@ -258,7 +259,7 @@ static int poll_rings(struct pollfd *fds, nfds_t count, const struct timespec *t
 
 		sleeps_make(&sleeps, count);
 		now = poll_arms(&sleeps, fds, count);
-		ready = real.ppoll(fds, count, now ? &none : time_left(until, &left), mask);
+		ready = real.ppoll(fds, count, now ? &none : time_left(trim_before_sleep(until), &left), mask);
 		if (ready < 0 && !(now && errno == EINTR))
 			return ready;
 		if (ready >= 0 && poll_meets_notice(fds, count))
@@ -409,13 +410,14 @@ static int select_again(int count, fd_set *in, fd_set *out, fd_set *except, cons
 	copy_set(kept[2], except, count);
 	for (;;) {
 		__attribute__((cleanup(sleeps_end))) struct sleeps sleeps = { .list = NULL };
+		uint64_t end = rings ? trim_before_sleep(until) : until;
 		bool now = false;
 
 		if (rings) {
 			sleeps_make(&sleeps, (nfds_t)count);
 			now = select_arms(&sleeps, count, in ? kept[0] : NULL);
 		}
-		ready = real.pselect(count, in, out, except, now ? &none : time_left(until, &left), mask);
+		ready = real.pselect(count, in, out, except, now ? &none : time_left(end, &left), mask);
 		if (ready < 0)
 			return ready;
 		if (!ready || !select_meets_notice(count, in, out)) {

@@ -13,9 +13,11 @@
 #include "preload/choose.h"
 #include "preload/engine.h"
 #include "preload/engine_source.h"
+#include "preload/gate.h"
 #include "preload/guest.h"
 #include "preload/pool.h"
 #include "preload/sg.h"
+#include "preload/trim.h"
 #include "preload/watch.h"
 #include "preload/zerocopy.h"
 
@@ -139,17 +141,12 @@ void conn_publish_counts(void)
 }
 
 /* `always`: also where the rules leave it alone. */
-static void open_as(int fd, enum stats_role role, bool plain, bool always)
+static void open_inside(int fd, enum stats_role role, bool plain, bool always)
 {
 	struct sockaddr_storage local, peer;
 	struct lock_hold hold;
-	struct conn *conn;
+	struct conn *conn = pool_take(&pool);
 
-	if (table_conn(fd))
-		conn_close(fd); /* its number was given up behind our back */
-	if ((uint32_t)fd >= table_size || guest_sandboxed() || !conn_process_is_ours())
-		return;
-	conn = pool_take(&pool);
 	if (!conn)
 		return;
 	if (!lock_take(&conn->lock, &hold)) {
@@ -187,6 +184,17 @@ static void open_as(int fd, enum stats_role role, bool plain, bool always)
 		atomic_store_explicit(&conn_zerocopy_ever, true, memory_order_relaxed);
 	log_trace("fd %d: %s, path %s%s", fd, role == ROLE_SERVER ? "accepted" : "connected", path_name(conn->policy),
 		  plain ? " (plain: inherited)" : "");
+}
+
+static void open_as(int fd, enum stats_role role, bool plain, bool always)
+{
+	if (table_conn(fd))
+		conn_close(fd); /* its number was given up behind our back */
+	if ((uint32_t)fd >= table_size || guest_sandboxed() || !conn_process_is_ours())
+		return;
+	gate_enter();
+	open_inside(fd, role, plain, always);
+	gate_leave();
 }
 
 void conn_open(int fd, enum stats_role role, bool plain)
@@ -287,20 +295,12 @@ static bool forget_descriptor(struct conn *conn, int fd)
 	return false;
 }
 
-void conn_close(int fd)
+static void close_inside(struct conn *conn, int fd)
 {
-	struct conn *conn = table_conn(fd);
 	struct lock_hold hold;
 	bool last, unused = false;
 
-	if (!conn) {
-		if (table_entry(fd) != TABLE_UNKNOWN && table_entry(fd) != TABLE_OWN && conn_process_is_ours()) {
-			set_release(fd);
-			table_put(fd, TABLE_UNKNOWN);
-		}
-		return;
-	}
-	if (!conn_process_is_ours() || !conn_enter(conn, fd, &hold))
+	if (!conn_enter(conn, fd, &hold))
 		return;
 	sg_flush(conn);
 	last = conn->descriptors + conn->extra == 1;
@@ -315,6 +315,26 @@ void conn_close(int fd)
 		conn_release(conn);
 }
 
+void conn_close(int fd)
+{
+	struct conn *conn = table_conn(fd);
+
+	if (!conn) {
+		if (table_entry(fd) != TABLE_UNKNOWN && table_entry(fd) != TABLE_OWN && conn_process_is_ours()) {
+			gate_enter(); /* a child that finds the number, but no set any more, would free it again */
+			set_release(fd);
+			table_put(fd, TABLE_UNKNOWN);
+			gate_leave();
+		}
+		return;
+	}
+	if (!conn_process_is_ours())
+		return;
+	gate_enter();
+	close_inside(conn, fd);
+	gate_leave();
+}
+
 bool conn_stays_open(int fd)
 {
 	long flags = sys_call(SYS_fcntl, fd, F_GETFD, 0, 0, 0, 0);
@@ -325,18 +345,21 @@ bool conn_stays_open(int fd)
 void conn_dup(int from, int to)
 {
 	struct conn *conn = table_conn(from);
-	struct set *set = table_set(from);
 	struct lock_hold hold;
 
 	if (to < 0 || !conn_process_is_ours())
 		return;
-	if (set) {
-		atomic_fetch_add(&set->descriptors, 1);
-		table_put(to, (uintptr_t)set | TABLE_SET);
+	if (table_set(from)) {
+		set_dup(from, to);
 		return;
 	}
 	if (!conn || (uint32_t)to >= table_size || !conn_enter(conn, from, &hold))
 		return;
+	/* Another thread may have closed `from`, and opened it again: then this is what it was before. */
+	if (conn->cookie && !guest_sandboxed() && !conn_is_same(conn, to)) {
+		conn_leave(conn, &hold);
+		return;
+	}
 	table_put(to, (uintptr_t)conn);
 	conn->handed |= guest_sandboxed() || conn_stays_open(to);
 	if (conn->descriptors < CONN_DESCRIPTORS) {
@@ -444,7 +467,8 @@ static void quiesce(struct conn *conn)
 
 	if (!lock_take(&conn->lock, &hold))
 		return;
-	engine_before_fork(conn);
+	if (atomic_load(&conn->mode) != CONN_FREE) /* a moment ago it was not */
+		engine_before_fork(conn);
 	if (atomic_load(&conn->mode) == CONN_ACTIVE) {
 		sg_flush(conn);
 		zerocopy_settle(conn);
@@ -466,6 +490,8 @@ void conn_before_fork(void)
 	if (held)
 		fork_hold = hold;
 	fork_held = held;
+	if (held)
+		gate_close();
 	engine_premade = 0;
 	conn_each(quiesce);
 	pool_held = lock_take(&pool.lock, &pool_hold);
@@ -479,6 +505,7 @@ static void child_starts(struct conn *conn)
 	atomic_store(&conn->lock.word, 0); /* its owner may be a thread that does not exist here */
 	atomic_store(&conn->engine_users, 0);
 	sources_after_fork(conn);
+	atomic_store(&conn->moved, false);
 	conn->goes = false;
 	conn->inherited = true;
 	conn->handed = false;
@@ -509,6 +536,7 @@ void conn_after_fork(pid_t child)
 		lock_thread = 0;
 		is_far = guest_sandboxed() || !sys_call(SYS_getppid, 0, 0, 0, 0, 0, 0);
 		atomic_store(&process, (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0));
+		trim_after_fork();
 		stats_after_fork();
 		conn_each(child_starts);
 		conn_each(keep_slot);
@@ -520,6 +548,8 @@ void conn_after_fork(pid_t child)
 	forked = child;
 	if (child && atomic_load_explicit(&engine_ever, memory_order_relaxed))
 		conn_each(parent_goes_on);
-	if (fork_held)
-		lock_give(&fork_lock, &fork_hold);
+	if (!fork_held)
+		return;
+	gate_open(!child);
+	lock_give(&fork_lock, &fork_hold);
 }

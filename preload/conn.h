@@ -17,10 +17,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/epoll.h>
+#include <sys/queue.h>
 #include <sys/socket.h>
 
 #include "common/settings.h"
 #include "common/stats.h"
+#include "common/sys.h"
 #include "preload/holders.h"
 #include "preload/lock.h"
 #include "preload/table.h"
@@ -36,6 +38,8 @@ enum conn_mode {
 /* One registration in an epoll set, kept to tell whose an event is and whether zc alone caused it (wait_epoll.c). */
 struct watch {
 	struct watch *next;
+	struct watch *row_next; /* in the index (watch.c) */
+	struct conn *conn;
 	struct set *set;
 	int fd; /* as registered */
 	struct epoll_event event;
@@ -44,13 +48,20 @@ struct watch {
 	uint32_t added; /* set->emptied when it was added or changed */
 	uint32_t seen_lasting;
 	uint64_t seen_bytes;
+	uint32_t seen_refused; /* engine->raw_refused */
 	/* hot.h */
 	bool hot;
 	_Atomic uint32_t place; /* in the hot list, from 1; 0: it is not in it */
 	bool attentive;		/* counted in conn->attention */
-	bool overdue;
+	bool overdue;		/* in the set's list of them, which this is the link of */
+	struct watch *overdue_next, **overdue_link;
 	uint32_t turn;	    /* set->turn of the last wait that told of it */
 	uint64_t seen_tail; /* of the ring, when it was told last */
+	/* defer.h */
+	bool deferred;		/* the kernel has another registration: */
+	uint32_t kernel_events; /* with these */
+	bool gone;		/* the program has taken it out */
+	TAILQ_ENTRY(watch) defer_link;
 };
 
 struct hot;
@@ -60,15 +71,24 @@ struct set {
 	_Atomic int descriptors;
 	_Atomic uint32_t emptied; /* waits so far that told all there was to tell */
 	_Atomic bool nested;	  /* somebody waits for the set itself: nothing can be hidden in it */
-	_Atomic bool overdue;	  /* some registration is */
+	_Atomic uint32_t overdue; /* registrations that are, and their list */
+	struct watch *overdue_first, **overdue_last;
 	_Atomic uint32_t turn;
 	struct hot *_Atomic hot; /* NULL: never needed */
+	/* defer.h */
+	struct lock defer_lock;
+	int fd; /* of the set */
+	uint32_t forks;
+	_Atomic uint32_t sleeping; /* threads that wait in the kernel */
+	_Atomic uint32_t deferred_count;
+	TAILQ_HEAD(, watch) deferred;
 };
 
 struct hold_slot;
 struct zerocopy_send;
 struct engine;
 struct source_books;
+struct far;
 
 /* State of `sg`; see sg.h. The counters are hints: relaxed, races lose a guess and nothing else. */
 struct sg {
@@ -126,11 +146,16 @@ struct conn {
 	struct engine *_Atomic engine; /* NULL: none; see engine.h */
 	_Atomic uint32_t engine_users;
 	struct source_books *books; /* of what is under guard; NULL: nothing yet; see engine_source.h */
+	struct far *far;	    /* its queue pair, of this process; NULL: none */
 	int engine_fd;		    /* of a channel that is still to be handed over, or -1 */
 	struct holder
 		holder; /* this process among those of the engine; it does not count any more when it is about to end */
 	struct holder heir; /* the child of the present fork */
-	bool inherited;	    /* over fork: others have had it before */
+	/* trim.h; `moved` is under the engine's lock `out` but for whoever has the list */
+	_Atomic bool moved;
+	uint64_t moved_tail;
+	struct conn *moved_next;
+	bool inherited; /* over fork: others have had it before */
 	bool handed; /* was duplicated for an exec, or cleared of close-on-exec: meant for another program, perhaps */
 	const void *_Atomic spawned; /* posix_spawn's file actions that name it, or NULL */
 	int spawned_fd;		     /* and what it will be in the new program */
@@ -189,6 +214,12 @@ bool conn_is_same(const struct conn *conn, int fd);
 
 /* A descriptor that names the connection at present, -1 if none. Under the lock. */
 int conn_fd(const struct conn *conn);
+
+/* Whether a send or receive with these flags may wait on the socket. */
+static inline bool conn_waits(int fd, int flags)
+{
+	return !(flags & MSG_DONTWAIT) && !(sys_call(SYS_fcntl, fd, F_GETFL, 0, 0, 0, 0) & O_NONBLOCK);
+}
 
 /* Before close(fd), or before something replaces fd. Returns after everything held is with the kernel. */
 void conn_close(int fd);

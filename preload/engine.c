@@ -14,13 +14,14 @@
 #include "preload/engine_meet.h"
 #include "preload/engine_source.h"
 #include "preload/evict.h"
+#include "preload/far.h"
 #include "preload/guest.h"
 #include "preload/hot.h"
 #include "preload/pool.h"
 #include "preload/send.h"
 #include "preload/sg.h"
+#include "rdma/later.h"
 
-#define TRANSPORT_NONE 2 /* of ZC_TRANSPORT */
 #define SLAB_ENGINES 64
 #define SLABS 4096
 #define AUTO_FIRST_TRY 4 /* `auto`: a connection that says little is not worth it */
@@ -45,6 +46,7 @@ void engine_after_fork(void)
 	atomic_store(&pool.lock.word, 0);
 	pool.free = NULL;
 	atomic_store(&lost_lock.word, 0);
+	far_after_fork();
 }
 
 static struct engine *make(struct conn *conn)
@@ -82,7 +84,7 @@ void engine_open(struct conn *conn, const struct sockaddr_storage *local, const 
 	/* A connect that is under way has no peer yet: that is seen when it has to meet. */
 	if (!engine_serves(conn->policy) || settings.transport == TRANSPORT_NONE || guest_sandboxed())
 		return;
-	if (peer->ss_family && !meet_is_local(&names)) {
+	if (peer->ss_family && !meet_is_local(&names) && !far_possible(conn)) {
 		stats_reason(conn->slot, REASON_REMOTE);
 		return;
 	}
@@ -113,6 +115,10 @@ void engine_take_back(struct engine *engine, const struct channel *rest)
 
 	engine->rest = *rest;
 	engine->channel.in = rest->out;
+	/* Of a peer on another host nothing is looked for in this ring. */
+	engine->far.looked = atomic_load(&rest->out.shared->tail);
+	engine->far.left = 0;
+	engine->far.expects = false;
 	channel_close(&before);
 }
 
@@ -132,12 +138,17 @@ static void finish(struct conn *conn, struct engine *engine)
 {
 	struct channel mine, rest;
 
-	sources_end(conn);	/* from here on no fault looks at them */
+	sources_end(conn); /* from here on no fault looks at them */
+	if (engine_met(engine))
+		later_settle_lane(engine->channel.in.shared);
 	mine = engine->channel; /* mapped in each process that holds it */
 	rest = engine->rest;
 	atomic_store(&conn->engine, NULL);
+	/* Only now: the agent may come at any time, and must not find it as it goes. */
+	atomic_fetch_and(&conn->engine_users, ~(ENGINE_CLOSING | ENGINE_ENDING));
 	engine_drop_own(&conn->engine_fd);
-	channel_close(&mine);
+	if (!far_bury(conn, &mine))
+		channel_close(&mine);
 	channel_close(&rest);
 	if (has_gone(conn, engine)) {
 		atomic_store(&engine->state, ENGINE_FREE);
@@ -150,7 +161,7 @@ static bool claims_end(struct conn *conn)
 {
 	uint32_t closed = ENGINE_CLOSING;
 
-	return atomic_compare_exchange_strong(&conn->engine_users, &closed, 0);
+	return atomic_compare_exchange_strong(&conn->engine_users, &closed, ENGINE_CLOSING | ENGINE_ENDING);
 }
 
 void engine_leave(struct conn *conn)
@@ -177,12 +188,15 @@ static void close_lanes(struct conn *conn, struct engine *engine, int fd)
 {
 	struct linger reset = { .l_onoff = 1, .l_linger = 0 };
 
-	evict_bells(engine, fd);
+	far_look(conn, engine, fd); /* there, doorbells are known by a look */
 	if (evict_has_rest(engine)) {
 		sys_call(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, (long)&reset, sizeof(reset), 0);
 		conn->lingers = true;
+	} else {
+		far_says_bye(conn, engine, fd);
+		evict_bells(engine, fd);
 	}
-	atomic_store(&engine->channel.in.shared->reader, 0);
+	lane_reads(&engine->channel.in, false);
 }
 
 /*
@@ -192,14 +206,32 @@ static void close_lanes(struct conn *conn, struct engine *engine, int fd)
 static void let_go(struct conn *conn, struct engine *engine, int fd)
 {
 	conn->goes = true;
+	if (later_active() && engine_met(engine))
+		later_settle_lane(engine->channel.in.shared);
 	if (atomic_fetch_add(&engine->going, 1) + 1 >= atomic_load(&engine->holders.count) && engine_met(engine) &&
 	    !guest_sandboxed())
 		close_lanes(conn, engine, fd);
 }
 
+bool engine_is_held(const struct conn *conn, int fd)
+{
+	return conn->holder.counts && !conn->goes && conn_is_same(conn, fd);
+}
+
 void engine_gives_up(struct conn *conn, struct engine *engine)
 {
 	has_gone(conn, engine);
+}
+
+/* Before this process lets go: its last bytes are in the peer's ring or on their way by TCP, as after a send. Under no lock. */
+static void far_ends(struct conn *conn, struct engine *engine, int fd)
+{
+	if (!far_is(engine) || !conn->holder.counts)
+		return;
+	if (holders_alive(&engine->holders, &conn->holder) == 1)
+		evict_out(conn, engine, fd);
+	else
+		far_part_ways(conn, engine, fd);
 }
 
 void engine_goes(struct conn *conn)
@@ -211,10 +243,13 @@ void engine_goes(struct conn *conn)
 	if (!engine)
 		return;
 	sources_keep(conn, engine);
-	if (conn->holder.counts && lock_take(&engine->in, &hold)) {
-		holders_alive(&engine->holders, &conn->holder);
-		let_go(conn, engine, fd);
-		engine_gives_up(conn, engine);
+	far_ends(conn, engine, fd);
+	if (lock_take(&engine->in, &hold)) {
+		if (engine_is_held(conn, fd)) {
+			holders_alive(&engine->holders, &conn->holder);
+			let_go(conn, engine, fd);
+			engine_gives_up(conn, engine);
+		}
 		lock_give(&engine->in, &hold);
 	}
 	engine_leave(conn);
@@ -233,6 +268,20 @@ void engine_stays(struct conn *conn)
 	conn->lingers = false;
 }
 
+/*
+ * The agent may be at the socket at this moment, and its number will be another's when it is closed. Whoever has taken one of the
+ * locks since sees that it is (engine_is_closing).
+ */
+static void await_agent(struct engine *engine)
+{
+	struct lock_hold hold;
+
+	if (lock_take(&engine->out, &hold))
+		lock_give(&engine->out, &hold);
+	if (lock_take(&engine->in, &hold))
+		lock_give(&engine->in, &hold);
+}
+
 bool engine_close(struct conn *conn, int fd)
 {
 	struct engine *engine = atomic_load(&conn->engine);
@@ -242,12 +291,17 @@ bool engine_close(struct conn *conn, int fd)
 		return true;
 	if (conn->holder.counts)
 		holders_alive(&engine->holders, &conn->holder);
+	far_ends(conn, engine, fd);
 	if (conn->holder.counts && lock_take(&engine->in, &hold)) {
 		let_go(conn, engine, fd);
 		engine_meeting_ends(engine);
 		lock_give(&engine->in, &hold);
 	}
+	atomic_fetch_add(&conn->engine_users, 1);
 	atomic_fetch_or(&conn->engine_users, ENGINE_CLOSING);
+	if (conn->far)
+		await_agent(engine);
+	atomic_fetch_sub(&conn->engine_users, 1);
 	if (!claims_end(conn))
 		return false;
 	finish(conn, engine);
@@ -261,6 +315,27 @@ void engine_pin(struct conn *conn, int fd)
 	if (!engine)
 		return;
 	evict_out(conn, engine, fd);
+	engine_leave(conn);
+}
+
+void engine_shuts(struct conn *conn, int fd, int how)
+{
+	struct engine *engine = engine_enter(conn, fd);
+	uint32_t ways = how == SHUT_RD	 ? SHUT_IN :
+			how == SHUT_WR	 ? SHUT_OUT :
+			how == SHUT_RDWR ? SHUT_IN | SHUT_OUT :
+					   0;
+	struct lock_hold hold;
+
+	if (!engine)
+		return;
+	if (ways & SHUT_OUT)
+		evict_out(conn, engine, fd);
+	if (((atomic_fetch_or(&engine->shut, ways) | ways) == (SHUT_IN | SHUT_OUT)) && lock_take(&engine->in, &hold)) {
+		if (engine_met(engine) && !guest_sandboxed())
+			evict_bells(engine, fd);
+		lock_give(&engine->in, &hold);
+	}
 	engine_leave(conn);
 }
 
@@ -307,7 +382,7 @@ void engine_dissolve(struct conn *conn, int fd)
 	if (lock_take(&engine->in, &in)) {
 		if (lock_take(&engine->out, &out)) {
 			if (engine_met(engine))
-				atomic_store(&engine->channel.in.shared->reader, 0);
+				lane_reads(&engine->channel.in, false);
 			engine_meeting_ends(engine);
 			atomic_store(&engine->state, ENGINE_OVER);
 			lock_give(&engine->out, &out);
@@ -350,7 +425,7 @@ static void mourn(struct conn *conn, struct engine *engine)
 		log_info("fd %d: a process that shared it was killed in the middle of a call", fd);
 		evict_reset(conn, fd);
 		if (engine_met(engine))
-			atomic_store(&engine->channel.in.shared->reader, 0);
+			lane_reads(&engine->channel.in, false);
 		/* Only now: from here on, calls go by the kernel. */
 		atomic_store(&engine->state, ENGINE_OVER);
 	}
@@ -371,6 +446,14 @@ void engine_lost(const struct lock *lock)
 	errno = saved;
 }
 
+/* Where both processes could meet, only a channel that both have can serve them; or, by RDMA, whoever asks first. */
+static bool may_meet_after_fork(struct conn *conn, struct engine *engine)
+{
+	if (engine->names.peer.ss_family && !meet_is_local(&engine->names))
+		return !conn->far;
+	return engine->role != ROLE_CLIENT && engine_premade++ < PREMADE_MAX && engine_make_channel(conn, engine) >= 0;
+}
+
 void engine_before_fork(struct conn *conn)
 {
 	struct engine *engine = atomic_load(&conn->engine);
@@ -378,20 +461,20 @@ void engine_before_fork(struct conn *conn)
 
 	if (!engine)
 		return;
+	conn->heir =
+		holders_expect(&engine->holders); /* from here on nobody meets a peer on another host (far_meet.c) */
 	if (lock_take(&engine->in, &in)) {
 		if (lock_take(&engine->out, &out)) {
 			engine_meeting_ends(engine); /* it would be both's: whoever comes to it begins again */
-			/* Where both processes could meet, only a channel that both have can serve them. */
 			if (atomic_load(&engine->state) == ENGINE_APART && !engine->channel.header &&
-			    (engine->role == ROLE_CLIENT || engine_premade >= PREMADE_MAX ||
-			     engine_make_channel(conn, engine) < 0))
+			    !may_meet_after_fork(conn, engine))
 				engine_stays_alone(conn, engine, REASON_SHARED);
-			engine_premade++;
 			lock_give(&engine->out, &out);
 		}
 		lock_give(&engine->in, &in);
 	}
-	conn->heir = holders_expect(&engine->holders);
+	if (far_is(engine) && conn_fd(conn) >= 0)
+		far_part_ways(conn, engine, conn_fd(conn));
 	hot_cool(conn);
 }
 
@@ -401,8 +484,12 @@ void engine_forked(struct conn *conn, pid_t child, bool far)
 	struct holder heir = conn->heir;
 
 	conn->heir = (struct holder){ 0 };
-	if (!child)
+	if (!child) {
 		conn->holder = heir; /* not the parent's, in any case */
+		conn->far = NULL;
+	}
+	if (!child && !heir.counts)
+		atomic_store(&conn->engine, NULL); /* it began behind the fork's back: the parent's alone */
 	if (!engine || !heir.counts)
 		return;
 	if (child < 0) {

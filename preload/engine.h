@@ -17,12 +17,22 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
+#include "preload/away.h"
 #include "preload/conn.h"
+#include "preload/far_part.h"
 #include "rdma/channel.h"
 #include "rdma/meet.h"
 
-#define ENGINE_BY_KERNEL (-4096) /* not on the ring: make the call as the program did (send.h has the same) */
-#define ENGINE_CLOSING 0x80000000u
+#define ENGINE_BY_KERNEL (-4096)   /* not on the ring: make the call as the program did (send.h has the same) */
+#define ENGINE_CLOSING 0x80000000u /* of conn->engine_users: nobody comes to it any more; */
+#define ENGINE_ENDING 0x40000000u  /* and nobody is at it */
+
+enum engine_transport {
+	TRANSPORT_AUTO,
+	TRANSPORT_CMA,
+	TRANSPORT_VERBS,
+	TRANSPORT_NONE
+}; /* as ZC_TRANSPORT numbers them */
 
 enum engine_state {
 	ENGINE_FREE,
@@ -30,6 +40,9 @@ enum engine_state {
 	ENGINE_MET,   /* both lanes are there */
 	ENGINE_OVER,  /* will not: TCP for good, nothing is counted any more */
 };
+
+#define SHUT_IN 1u
+#define SHUT_OUT 2u
 
 struct engine {
 	struct lock in, out;
@@ -46,19 +59,25 @@ struct engine {
 	int meeting_process; /* whose descriptors these are */
 	struct meet_names names;
 	struct channel channel;
-	struct channel rest; /* what an exec that failed would have taken along; its lane is channel.in */
+	struct channel rest;   /* what an exec that failed would have taken along; its lane is channel.in */
+	_Atomic uint32_t shut; /* by the program: SHUT_IN, SHUT_OUT */
 	/* Before it has met, under the lock of the direction; then the lanes have them. */
 	uint64_t sent, received;
 	uint32_t raw_receiving;
 	bool reader;
 	/* out */
-	uint32_t raw_sending;
+	_Atomic uint32_t raw_sending;
+	_Atomic uint32_t
+		raw_refused; /* raw sends that the kernel has not taken all of, by any process: an edge is due for each */
 	bool pinned;	     /* to TCP, for good */
 	uint64_t ring_bytes; /* of the stream, so far: the others are the kernel's */
 	bool nodelay, cork;  /* the program's own options: on the ring the socket has others */
 	bool owes_options;   /* and it has them until the rest of this send is out */
-	uint64_t head_seen;  /* of the consumer at the last send */
-	uint32_t stalled;    /* sends since it moved */
+	uint64_t head_seen;  /* of the consumer at the last look */
+	uint32_t unlooked;   /* sends since then */
+	uint64_t looked;
+	_Atomic uint32_t told; /* sends, for the hint where this end runs */
+	struct away away;
 	/* in */
 	int error;		  /* that a look at the socket has used up, for when the ring is empty */
 	bool ended;		  /* the stream's end was seen there */
@@ -67,6 +86,10 @@ struct engine {
 	_Atomic uint32_t sleepers; /* threads that wait in the kernel for this lane */
 	uint32_t spin_ns;	   /* how long a wait spins, adapted */
 	uint32_t spin_skip;
+	_Atomic uint32_t sends_seen; /* of this end, at the last wait */
+	_Atomic bool waited;	     /* the socket, when it was asked last, was one that waits: a hint */
+	uint32_t dry_looks;	     /* for raw bytes: in a row */
+	struct far_part far;
 	void *next_free; /* the pool's */
 };
 
@@ -97,6 +120,12 @@ bool engine_close(struct conn *conn, int fd);
 struct engine *engine_use(struct conn *conn, int fd);
 void engine_leave(struct conn *conn);
 
+/* Whether its descriptor is about to be another's. Under one of the locks it is not before the lock is given back. */
+static inline bool engine_is_closing(const struct conn *conn)
+{
+	return (atomic_load(&conn->engine_users) & ENGINE_CLOSING) != 0;
+}
+
 static inline struct engine *engine_enter(struct conn *conn, int fd)
 {
 	if (__builtin_expect(!atomic_load_explicit(&conn->engine, memory_order_relaxed), 1))
@@ -112,7 +141,8 @@ static inline bool engine_met(const struct engine *engine)
 /* The same for receives: a lane that was left, and whose last bytes have been taken, needs nobody. */
 static inline bool engine_reads(const struct engine *engine)
 {
-	return engine_met(engine) && (!lane_is_over(&engine->channel.in) || engine->error);
+	return engine_met(engine) &&
+	       (!lane_is_over(&engine->channel.in) || engine->error || engine->far.skip || engine->far.error);
 }
 
 /* Whether the connection's bytes may be in a ring. A hint without a lock. */
@@ -133,6 +163,12 @@ void engine_switch_back(struct conn *conn, struct engine *engine, int fd);
 void engine_pin(struct conn *conn, int fd);
 
 /*
+ * Before a shutdown(). What is sent behind that of the own direction has to fail as the kernel says; and when both are shut, the
+ * kernel resets the connection for every byte that arrives, doorbells too. Under no lock.
+ */
+void engine_shuts(struct conn *conn, int fd, int how);
+
+/*
  * The connection is handed to somebody who knows nothing of lanes: TCP for good, if nothing is unread in the ring (evict.h).
  * Returns whether its bytes are all in the TCP stream.
  */
@@ -146,6 +182,12 @@ void engine_stays_apart(struct conn *conn, struct engine *engine);
  * not, after all.
  */
 void engine_goes(struct conn *conn);
+
+/*
+ * Whether this process still holds the connection, and the descriptor names it: what is done to a connection behind its thread's
+ * back must not meet another one that has the number by now. Under the lock `in`, which a close() waits for.
+ */
+bool engine_is_held(const struct conn *conn, int fd);
 void engine_gives_up(struct conn *conn, struct engine *engine);
 void engine_stays(struct conn *conn);
 
@@ -187,10 +229,12 @@ struct engine_raw {
 	struct conn *conn; /* NULL: nothing to end */
 	struct engine *engine;
 	ssize_t done;
-	int fd;	    /* of a send */
-	bool again; /* a receive: they have met in the meantime, engine_recv() has to do it */
+	size_t asked; /* of a send: bytes; SIZE_MAX: not known */
+	int error;    /* of a send: -errno that it ends with, instead of being made; 0: none */
+	int fd;	      /* of a send */
+	bool again;   /* a receive: they have met in the meantime, engine_recv() has to do it */
 };
-struct engine_raw engine_raw_use(struct conn *conn, int fd);
+struct engine_raw engine_raw_use(struct conn *conn, int fd, int flags);
 void engine_raw_ends(struct engine_raw *raw);
 struct engine_raw engine_raw_recv_use(struct conn *conn, int fd);
 void engine_raw_recv_ends(struct engine_raw *raw);
@@ -204,15 +248,21 @@ static inline bool engine_is_there(const struct conn *conn)
 	       atomic_load_explicit(&engine->state, memory_order_relaxed) != ENGINE_OVER;
 }
 
-static inline struct engine_raw engine_raw_begins(struct conn *conn, int fd)
+static inline struct engine_raw engine_raw_begins(struct conn *conn, int fd, int flags)
 {
-	return engine_is_there(conn) ? engine_raw_use(conn, fd) : (struct engine_raw){ .conn = NULL };
+	return engine_is_there(conn) ? engine_raw_use(conn, fd, flags) : (struct engine_raw){ .conn = NULL };
 }
 
 static inline struct engine_raw engine_raw_recv_begins(struct conn *conn, int fd)
 {
 	return conn && engine_is_there(conn) ? engine_raw_recv_use(conn, fd) : (struct engine_raw){ .conn = NULL };
 }
+
+/*
+ * Whether the kernel may have refused bytes since *seen was this number: somebody waits for room, and has to be told of it.
+ * Puts the number there.
+ */
+bool engine_was_refused(const struct engine *engine, uint32_t *seen);
 
 /* Receives. Returns bytes, -errno, or ENGINE_BY_KERNEL if the connection has no engine. A cancellation point. */
 ssize_t engine_recv(struct conn *conn, int fd, const struct iovec *iov, int count, int flags);

@@ -7,6 +7,7 @@
 
 #include "common/sys.h"
 #include "preload/engine_out.h"
+#include "preload/far.h"
 #include "preload/guest.h"
 #include "preload/real.h"
 
@@ -32,9 +33,9 @@ static long read_at(const struct file *file, void *to, size_t bytes, size_t done
 }
 
 /* Returns bytes, 0 at the end of the file, or -errno; *full: there was no room for the rest. */
-static ssize_t put_file(struct lane *lane, const struct file *file, bool *full)
+static ssize_t put_file(struct conn *far, int fd, struct lane *lane, const struct file *file, bool *full)
 {
-	struct patience patience = { .bytes = file->bytes };
+	struct patience patience = { .bytes = file->bytes, .far = far, .waits = far && conn_waits(fd, 0) };
 	size_t done = 0;
 
 	*full = false;
@@ -67,9 +68,11 @@ static ssize_t put(struct conn *conn, struct engine *engine, int fd, const struc
 {
 	ssize_t put, done;
 
+	if (far_is(engine) && far_is_between(engine))
+		return ENGINE_BY_KERNEL; /* another thread has just moved the lane; 0 would be the end of the file */
 	if (!engine_put_begins(conn, engine, fd))
 		return ENGINE_BY_KERNEL;
-	put = put_file(&engine->channel.out, file, full);
+	put = put_file(far_is(engine) ? conn : NULL, fd, &engine->channel.out, file, full);
 	if (put < 0 && put != -EPROTO)
 		return ENGINE_BY_KERNEL; /* which says why */
 	if (!put)
@@ -85,14 +88,25 @@ static ssize_t put(struct conn *conn, struct engine *engine, int fd, const struc
 	return done;
 }
 
+/* A lane to another host is moved in sight of the byte that comes next. Returns 0 or -errno. */
+static int before_far(struct conn *conn, struct engine *engine, int fd, const struct file *file)
+{
+	long at = file->offset ? *file->offset : sys_call(SYS_lseek, file->fd, 0, SEEK_CUR, 0, 0, 0);
+	uint8_t first;
+
+	if (sys_call(SYS_pread64, file->fd, (long)&first, 1, at, 0, 0) != 1)
+		return 0;
+	return far_before_send(conn, engine, fd, first, 0);
+}
+
 /* The rest, as the program's own call would. */
 static ssize_t send_rest(struct conn *conn, int fd, const struct file *file, ssize_t done)
 {
-	__attribute__((cleanup(engine_raw_ends))) struct engine_raw raw = engine_raw_begins(conn, fd);
+	__attribute__((cleanup(engine_raw_ends))) struct engine_raw raw = engine_raw_begins(conn, fd, 0);
 
-	raw.done = real.sendfile64(fd, file->fd, file->offset, file->bytes - (size_t)done);
+	raw.done = raw.error ? -1 : real.sendfile64(fd, file->fd, file->offset, file->bytes - (size_t)done);
 	if (raw.done < 0)
-		return done ? done : -errno;
+		return done ? done : raw.error ? raw.error : -errno;
 	stats_sent(conn->slot, PATH_COPY, (uint64_t)raw.done, 1);
 	return done + raw.done;
 }
@@ -111,7 +125,8 @@ ssize_t engine_sendfile(struct conn *conn, int fd, int in, off64_t *offset, size
 		engine_step(conn, engine, fd);
 	if (engine_met(engine) && bytes && is_regular(in)) {
 		pthread_testcancel();
-		if (lock_take(&engine->out, &hold)) {
+		done = far_is(engine) ? before_far(conn, engine, fd, &file) : 0;
+		if (!done && lock_take(&engine->out, &hold)) {
 			done = put(conn, engine, fd, &file, &full);
 			lock_give(&engine->out, &hold);
 		}

@@ -7,6 +7,7 @@
 
 #include "common/log.h"
 #include "common/sys.h"
+#include "preload/far.h"
 #include "preload/guest.h"
 
 #define TRIES_MAX 12 /* at the 1st, 2nd, 4th ... data call */
@@ -37,8 +38,7 @@ void engine_stays_alone(struct conn *conn, struct engine *engine, enum stat_reas
 	atomic_store(&engine->state, ENGINE_OVER);
 }
 
-/* The lanes take over what was counted. Under both locks. */
-static void meet(struct conn *conn, struct engine *engine)
+void engine_lanes_begin(struct conn *conn, struct engine *engine)
 {
 	atomic_store(&engine->channel.out.shared->sent, engine->sent);
 	atomic_store(&engine->channel.in.shared->received, engine->received);
@@ -113,7 +113,7 @@ static int reach_out(struct conn *conn, struct engine *engine)
 		struct channel given = engine->channel;
 
 		given.fd = conn->engine_fd;
-		meet(conn, engine); /* before the peer can see it */
+		engine_lanes_begin(conn, engine); /* before the peer can see it */
 		rc = meet_give(engine->reached, &given);
 	}
 	if (rc >= 0) {
@@ -140,8 +140,19 @@ static int pick_up(struct conn *conn, struct engine *engine)
 	if (engine->visitor >= 0)
 		table_own_keep(engine->visitor);
 	if (!rc)
-		meet(conn, engine);
+		engine_lanes_begin(conn, engine);
 	return rc == -EPERM || rc == -EPROTO ? -EAGAIN : rc;
+}
+
+/* The peer is on another host. The agent has to be there first, which can't be started here. */
+static void step_far(struct conn *conn, struct engine *engine)
+{
+	if (atomic_load(&engine->far.state) == FAR_APART)
+		far_step(conn, engine);
+	else if (far_possible(conn))
+		atomic_store(&engine->far.state, FAR_APART);
+	else
+		engine_stays_alone(conn, engine, REASON_REMOTE);
 }
 
 static void try_to_meet(struct conn *conn, struct engine *engine, int fd)
@@ -152,7 +163,11 @@ static void try_to_meet(struct conn *conn, struct engine *engine, int fd)
 	if (!names_are_known(engine, fd))
 		return; /* not connected yet */
 	if (!meet_is_local(&engine->names)) {
-		engine_stays_alone(conn, engine, REASON_REMOTE);
+		step_far(conn, engine);
+		return;
+	}
+	if (settings.transport == TRANSPORT_VERBS) {
+		engine_stays_alone(conn, engine, REASON_NO_PEER);
 		return;
 	}
 	rc = client ? pick_up(conn, engine) : reach_out(conn, engine);
@@ -168,7 +183,7 @@ static void try_to_meet(struct conn *conn, struct engine *engine, int fd)
 /* Neither end waits for the other: the accepting one asks ever more rarely, the connecting one looks more often. */
 static uint32_t next_try(const struct engine *engine, uint32_t calls)
 {
-	if (engine->role == ROLE_SERVER && engine->reached < 0)
+	if (engine->role == ROLE_SERVER && engine->reached < 0 && atomic_load(&engine->far.state) == FAR_NONE)
 		return 2 * calls;
 	return calls + (calls < 16 ? 1 : calls / 8);
 }
@@ -179,6 +194,8 @@ void engine_step(struct conn *conn, struct engine *engine, int fd)
 	struct lock_hold in, out;
 
 	if (calls < engine->next_try || guest_sandboxed() || atomic_load(&conn->sg.held))
+		return;
+	if (atomic_load(&engine->far.state) == FAR_APART && !far_ready())
 		return;
 	if (!lock_take(&engine->in, &in))
 		return;

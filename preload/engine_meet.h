@@ -5,6 +5,9 @@
 
 #include "preload/engine.h"
 
+/* The lanes take over what was counted. Under both locks. */
+void engine_lanes_begin(struct conn *conn, struct engine *engine);
+
 /* Makes the channel, as the accepting end. Returns 0 or -errno. */
 int engine_make_channel(struct conn *conn, struct engine *engine);
 

@@ -18,6 +18,13 @@ static inline uint64_t engine_tcp_ns(size_t bytes)
 	return (bytes < buffers ? bytes : buffers) / bytes_ns;
 }
 
+/* Puts a TAKEOVER if the rules allow one. Returns whether the lane is on the ring. And: the socket has the program's options again. */
+bool engine_enter_ring(struct conn *conn, struct engine *engine, int fd);
+void engine_restore_options(struct engine *engine, int fd);
+
+/* Rings if a peer on another host has gone to sleep without having seen all. */
+void engine_ring_late(struct conn *conn, struct engine *engine, int fd);
+
 /* Moves the lane to the ring if it may. Returns false if the bytes are the kernel's. */
 bool engine_put_begins(struct conn *conn, struct engine *engine, int fd);
 
@@ -30,6 +37,8 @@ ssize_t engine_put_ends(struct conn *conn, struct engine *engine, int fd, ssize_
 /* Waiting for room, zeroes but for `bytes` (of the send) at first. */
 struct patience {
 	size_t bytes;
+	struct conn *far; /* NULL: the peer is on this host */
+	bool waits;	  /* a send to another host that may */
 	uint64_t at, moved, until;
 };
 

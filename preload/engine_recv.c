@@ -9,23 +9,28 @@
 #include <limits.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <pthread.h>
 #include <string.h>
 
 #include "common/clock.h"
 #include "common/sys.h"
 #include "preload/engine_in.h"
+#include "preload/engine_later.h"
 #include "preload/engine_source.h"
+#include "preload/far.h"
 #include "preload/guest.h"
 #include "preload/real.h"
 #include "preload/send.h"
 #include "preload/signals.h"
-#include "preload/spread.h"
+#include "preload/trim.h"
 #include "rdma/guard.h"
+#include "rdma/later.h"
 
 #define SCRATCH 4096
-#define LOOKS 64
 #define ASK_EVERY_NS 20000
+#define DRY_LOOKS 4	   /* in a row, for raw bytes that were not there */
+#define DRY_LOOK_EVERY 32  /* a receive that waits first else */
 #define NOTHING_MAX 100000 /* looks at bytes that are neither data nor doorbells, before they are taken for nonsense */
 
 /* A receive of the program under way. */
@@ -38,6 +43,9 @@ struct receive {
 	size_t left, done;
 	bool interrupted; /* by a signal, while it span */
 	bool discard;	  /* MSG_TRUNC: bytes are counted and thrown away */
+	bool has_looked;  /* for raw bytes; or is to wait for some without that */
+	bool later;	  /* it may return before its bytes are there */
+	bool found_cut;	  /* the stream ended where it should not, at the last look */
 	unsigned int nothing;
 };
 
@@ -86,6 +94,8 @@ static int raw_result(struct receive *receive, long got, size_t *bytes)
 		*bytes = (size_t)got;
 		return TOOK_BYTES;
 	}
+	if (!got && far_is(receive->engine))
+		got = far_take_error(receive->engine);
 	if (!got)
 		return TOOK_END;
 	return got == -EAGAIN ? TOOK_NOTHING : (int)got;
@@ -118,21 +128,51 @@ static void acknowledge(struct engine *engine, int fd)
 		sys_call(SYS_setsockopt, fd, IPPROTO_TCP, TCP_QUICKACK, (long)&on, sizeof(on), 0);
 }
 
+/*
+ * A program that asks for raw bytes before there are any waits for the kernel at once, which costs a call less than to look first.
+ * Whether it has become one that asks when there are some shows by a look now and then.
+ */
+static bool waits_first(struct receive *receive)
+{
+	struct engine *engine = receive->engine;
+
+	if (receive->has_looked || receive->flags & MSG_DONTWAIT || engine->dry_looks < DRY_LOOKS ||
+	    engine->dry_looks++ % DRY_LOOK_EVERY == 0)
+		return false;
+	return receive->has_looked = true;
+}
+
+static void learn_from_look(struct receive *receive, long got)
+{
+	if (receive->has_looked)
+		return;
+	receive->has_looked = true;
+	if (got == -EAGAIN)
+		receive->engine->dry_looks++;
+	else
+		receive->engine->dry_looks = 0;
+}
+
 static int take_raw(struct receive *receive, const struct iovec *iov, int count, size_t *bytes)
 {
 	struct lane *in = &receive->engine->channel.in;
 	size_t max;
 	long got;
 
-	if (lane_bells_due(in))
+	if (lane_bells_due(in) || far_is_control(receive->engine))
 		return TOOK_NOTHING; /* they have not come yet */
+	if (waits_first(receive))
+		return TOOK_NOTHING;
 	max = lane_raw_begins(in);
 	if (!max)
 		return lane_is_empty(in) ? TOOK_NOTHING : TOOK_LOOK_AGAIN;
 	got = max == SIZE_MAX ? receive_raw(receive, iov, count) : receive_raw_max(receive, iov, count, max);
 	lane_raw_ends(in, got > 0 && !(receive->flags & MSG_PEEK) ? (size_t)got : 0);
-	if (got > 0)
+	learn_from_look(receive, got);
+	if (got > 0) {
+		away_came(&receive->engine->away, AWAY_CAME_RAW);
 		acknowledge(receive->engine, receive->fd);
+	}
 	return raw_result(receive, got, bytes);
 }
 
@@ -141,26 +181,40 @@ static int take(struct receive *receive, const struct iovec *iov, int count, siz
 {
 	struct engine *engine = receive->engine;
 	struct lane *in = &engine->channel.in;
+	struct source_in *sources = &engine->channel.sources_in;
 	struct lock_hold hold;
-	uint64_t fetched;
+	uint64_t fetched, later;
 	int rc;
 
 	*bytes = 0;
 	if (!lock_take(&engine->in, &hold))
 		return -EDEADLK;
-	atomic_store_explicit(&in->shared->reader, 1, memory_order_relaxed);
+	lane_reads(in, true);
+	if (far_look(receive->conn, engine, receive->fd) < 0) {
+		lock_give(&engine->in, &hold);
+		return -ECONNRESET;
+	}
 	sources_step_in(engine, receive->left);
-	fetched = engine->channel.sources_in.fetched;
+	fetched = sources->fetched;
+	later = sources->later;
+	if (__builtin_expect(settings.recv_async, 0))
+		sources->later_min = receive->later && !lane_has_left(in) ? settings.source_min : 0;
 	rc = lane_get(in, iov, count, receive->flags & MSG_PEEK, bytes);
 	if (rc >= 0)
 		engine_strip(receive->conn, engine, receive->fd);
+	far_took(receive->conn, engine);
 	if (rc == LANE_DATA) {
+		away_came(&engine->away, AWAY_CAME_BY_RING);
 		stats_conn(receive->conn->slot, STAT_CONN_RING_RECV_BYTES, *bytes);
-		stats_conn(receive->conn->slot, STAT_CONN_GET_BYTES, engine->channel.sources_in.fetched - fetched);
+		if (__builtin_expect(sources->fetched != fetched, 0))
+			stats_conn(receive->conn->slot, STAT_CONN_GET_BYTES, sources->fetched - fetched);
+		if (sources->later != later)
+			stats_conn(receive->conn->slot, STAT_CONN_LATER_BYTES, sources->later - later);
 		rc = TOOK_BYTES;
 	} else if (rc == LANE_RAW && !receive->done && !engine_reads(engine)) {
 		rc = TOOK_LAST;
 	} else if (rc == LANE_RAW) {
+		far_look(receive->conn, engine, receive->fd); /* behind a move there is something else in the stream */
 		rc = take_raw(receive, iov, count, bytes);
 	} else if (rc == LANE_EMPTY) {
 		rc = TOOK_NOTHING;
@@ -194,42 +248,6 @@ static int take_wanted(struct receive *receive)
 	return rc;
 }
 
-/* Whether spinning for the lane may pay now. */
-static bool may_spin(struct engine *engine)
-{
-	if (!atomic_load_explicit(&engine->channel.in.shared->from_ring, memory_order_relaxed) || !settings.spin_us)
-		return false;
-	if (engine->spin_skip) {
-		engine->spin_skip--;
-		return false;
-	}
-	return spread_apart(engine);
-}
-
-static void has_spun(struct engine *engine, bool paid)
-{
-	if (paid) {
-		engine->spin_ns = (uint32_t)settings.spin_us * 1000;
-	} else if ((engine->spin_ns /= 2) < 1000) { /* in vain: ever shorter, then seldom */
-		engine->spin_ns = 4000;
-		engine->spin_skip = 32;
-	}
-}
-
-/*
- * Some looks at the ring. The core is not offered to others in between (sched_yield): who gives way to a busy thread waits for
- * its time slice, milliseconds, where a sleeper is woken at once. The peer is on another core.
- */
-static bool spin_once(struct engine *engine)
-{
-	for (int i = 0; i < LOOKS; i++) {
-		if (!lane_is_empty(&engine->channel.in))
-			return true;
-		cpu_relax();
-	}
-	return false;
-}
-
 /* Spins for the ring while that has paid lately. Returns whether there is something. */
 static bool spin(struct receive *receive)
 {
@@ -237,12 +255,12 @@ static bool spin(struct receive *receive)
 	uint32_t before = signals_end_calls;
 	uint64_t until;
 
-	if (!may_spin(engine))
+	if (!engine_may_spin(engine))
 		return false;
 	until = clock_now() + engine->spin_ns;
 	do {
-		if (spin_once(engine)) {
-			has_spun(engine, true);
+		if (engine_spin_once(receive->conn, engine)) {
+			engine_has_spun(engine, true);
 			stats_conn(receive->conn->slot, STAT_CONN_SPINS, 1);
 			return true;
 		}
@@ -251,39 +269,16 @@ static bool spin(struct receive *receive)
 			return false;
 		}
 	} while (clock_now() < until);
-	has_spun(engine, false);
+	engine_has_spun(engine, false);
 	return false;
 }
 
-bool engine_spin(struct conn *conn, int fd, struct pollfd *fds, nfds_t count, uint64_t until)
-{
-	struct engine *engine = engine_enter(conn, fd);
-	uint32_t before = signals_run;
-	uint64_t now = clock_now();
-
-	if (!engine)
-		return true;
-	if (engine_met(engine) && now < until && may_spin(engine)) {
-		bool found = false;
-
-		until = until - now < engine->spin_ns ? until : now + engine->spin_ns;
-		do {
-			found = spin_once(engine);
-		} while (!found && signals_run == before && clock_now() < until &&
-			 (count == 1 || sys_call(SYS_poll, (long)fds, (long)count, 0, 0, 0, 0) == 0));
-		if (found)
-			stats_conn(conn->slot, STAT_CONN_SPINS, 1);
-		if (found || clock_now() >= until)
-			has_spun(engine, found);
-	}
-	engine_leave(conn);
-	return signals_run == before;
-}
-
+/* If it does not spin, the wait itself finds out whether it must not wait. */
 static bool may_wait(const struct receive *receive)
 {
 	return !(receive->flags & MSG_DONTWAIT) &&
-	       !(sys_call(SYS_fcntl, receive->fd, F_GETFL, 0, 0, 0, 0) & O_NONBLOCK);
+	       (!atomic_load_explicit(&receive->engine->channel.in.shared->from_ring, memory_order_relaxed) ||
+		conn_waits(receive->fd, receive->flags));
 }
 
 /* What the socket has besides: looks, or waits in the kernel. Returns > 0 for bytes, 0 at the end, or -errno. */
@@ -299,6 +294,9 @@ static ssize_t ask_kernel(struct receive *receive, bool waits)
 
 		if (engine_sleeps(receive->conn, receive->fd, &sleep))
 			return 1;
+		got = trim_in_sleep(receive->fd);
+		if (got)
+			return got;
 		got = real.recv(receive->fd, &byte, 1, MSG_PEEK);
 		return got < 0 ? -errno : got;
 	}
@@ -335,14 +333,19 @@ bool engine_has_bytes(struct conn *conn, int fd)
 static ssize_t wait_for_more(struct receive *receive)
 {
 	struct engine *engine = receive->engine;
-	bool waits = may_wait(receive);
 	ssize_t rc;
+	bool waits;
 
 	if (engine->ended || engine->error) {
 		rc = -engine->error;
 		engine->error = 0;
-		return rc;
+		return engine_end_of(engine, rc);
 	}
+	if (engine_glance(receive->conn, engine, receive->flags))
+		return 1;
+	waits = may_wait(receive);
+	if (!(receive->flags & MSG_DONTWAIT))
+		atomic_store_explicit(&engine->waited, waits, memory_order_relaxed);
 	if (waits && spin(receive))
 		return 1;
 	if (receive->interrupted)
@@ -358,30 +361,38 @@ static ssize_t wait_for_more(struct receive *receive)
 		return ++receive->nothing < NOTHING_MAX ? 1 : -ECONNRESET;
 	if (rc == -EAGAIN || rc == -EINTR)
 		return rc;
+	if (!rc && far_is(engine))
+		rc = far_take_error(engine);
+	/* An end that nobody has announced. The agent may have seen the SWITCH since this call has looked. */
+	if (!rc && far_is_cut(engine) && !(atomic_load(&engine->shut) & SHUT_IN)) {
+		if (receive->found_cut)
+			return -ECONNRESET;
+		receive->found_cut = true;
+		return 1;
+	}
 	/* Whatever was put in the ring before the end, or the error, comes before it; or can't come any more. */
 	if (lane_is_stuck(&engine->channel.in))
 		return -ECONNRESET;
 	if (lane_is_empty(&engine->channel.in))
-		return rc;
+		return engine_end_of(engine, rc);
 	engine->ended = !rc;
 	engine->error = (int)-rc;
 	return 1;
 }
 
-static ssize_t run(struct receive *receive)
+/* Goes on from what a first look has taken. */
+static ssize_t run(struct receive *receive, int first)
 {
-	for (;;) {
-		ssize_t rc = take_wanted(receive);
-
+	for (ssize_t rc = first;; rc = take_wanted(receive)) {
 		if (rc == TOOK_BYTES) {
 			if (!(receive->flags & MSG_WAITALL) || receive->flags & MSG_PEEK || !receive->left)
 				return (ssize_t)receive->done;
 			continue;
 		}
 		if (rc == TOOK_LAST)
-			return ENGINE_BY_KERNEL;
+			return engine_end_of(receive->engine, ENGINE_BY_KERNEL);
 		if (rc == TOOK_END)
-			return (ssize_t)receive->done;
+			return receive->done ? (ssize_t)receive->done : engine_end_of(receive->engine, 0);
 		if (rc == TOOK_NOTHING)
 			rc = wait_for_more(receive);
 		else if (rc == TOOK_LOOK_AGAIN)
@@ -413,6 +424,8 @@ ssize_t engine_recv(struct conn *conn, int fd, const struct iovec *iov, int coun
 				   .count = count };
 	/* NOLINTNEXTLINE(clang-analyzer-deadcode.DeadStores): for the cleanup */
 	__attribute__((cleanup(use_ends))) struct use use = { engine ? conn : NULL };
+	size_t bytes;
+	int rc;
 
 	if (!engine || count < 0 || count > IOV_MAX)
 		return ENGINE_BY_KERNEL;
@@ -421,13 +434,23 @@ ssize_t engine_recv(struct conn *conn, int fd, const struct iovec *iov, int coun
 	if (!engine_reads(engine))
 		return ENGINE_BY_KERNEL;
 	pthread_testcancel();
-	memcpy(copy, iov, sizeof(*iov) * (size_t)count);
 	for (int i = 0; i < count; i++)
 		receive.left += iov[i].iov_len;
+	receive.later = settings.recv_async && engine_may_be_later(conn, receive.left, flags);
+	if (later_active())
+		engine_clean_lost(iov, count);
+	if (__builtin_expect(!(flags & (MSG_TRUNC | MSG_WAITALL)) && receive.left, 1)) {
+		rc = take(&receive, iov, count, &bytes);
+		if (rc == TOOK_BYTES)
+			return (ssize_t)bytes;
+		memcpy(copy, iov, sizeof(*iov) * (size_t)count);
+		return run(&receive, rc);
+	}
+	memcpy(copy, iov, sizeof(*iov) * (size_t)count);
 	receive.discard = flags & MSG_TRUNC;
 	if (receive.discard)
 		receive.flags &= ~MSG_TRUNC;
-	return run(&receive);
+	return run(&receive, take_wanted(&receive));
 }
 
 struct engine_raw engine_raw_recv_use(struct conn *conn, int fd)

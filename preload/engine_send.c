@@ -5,26 +5,34 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <string.h>
 
+#include "common/clock.h"
 #include "common/sys.h"
+#include "preload/bell.h"
 #include "preload/engine_in.h"
 #include "preload/engine_out.h"
 #include "preload/engine_source.h"
 #include "preload/evict.h"
-#include "preload/guest.h"
+#include "preload/far.h"
 #include "preload/real.h"
 #include "preload/send.h"
 #include "preload/spread.h"
+#include "preload/trim.h"
 
 #define ROOM_WAIT_NS 20000 /* for a consumer that takes nothing meanwhile */
 #define RAW_WAIT_NS 200000 /* for one that is at raw bytes */
-#define STALLED_LOOK 8	   /* sends that a consumer has not moved for, after which the socket is asked how it is */
+#define FAR_ROOM_WAIT_NS                                                                                               \
+	(5 * NS_PER_MS)		       /* for one on another host, by a send that may wait: its word has to come here */
+#define FAR_WAIT_NS (20 * NS_PER_MS)   /* in all */
+#define BETWEEN (ENGINE_BY_KERNEL - 1) /* another thread has just moved the lane: once more */
+#define STALLED_LOOK 8 /* sends that a consumer has not moved for, after which the socket is asked how it is */
+#define LOOK_EVERY_NS 20000
+#define TELL_EVERY 8 /* sends, of which one tells where this end runs */
 
 /* Bytes that the kernel has been given on this socket, doorbells included; UINT64_MAX if it can't say. */
 static uint64_t written(int fd)
@@ -70,7 +78,7 @@ static void free_bells(struct engine *engine, int fd)
 		set_option(fd, TCP_CORK, false);
 }
 
-static void restore_options(struct engine *engine, int fd)
+void engine_restore_options(struct engine *engine, int fd)
 {
 	if (!engine->nodelay)
 		set_option(fd, TCP_NODELAY, false);
@@ -120,14 +128,16 @@ bool engine_gets_option(struct conn *conn, int fd, int name, int *value)
  * Moves the lane to the ring if nothing speaks against it. Bytes that somebody has sent behind our back are still in the
  * stream, unseen by the counts: then never. Under the lock.
  */
-static bool take_over(struct conn *conn, struct engine *engine, int fd)
+bool engine_enter_ring(struct conn *conn, struct engine *engine, int fd)
 {
 	struct lane_shared *out = engine->channel.out.shared;
 
-	if (atomic_load_explicit(&out->on_ring, memory_order_relaxed))
-		return true;
 	if (engine->pinned || engine->raw_sending || atomic_load_explicit(&conn->sg.held, memory_order_relaxed))
 		return false;
+	if (away_stays(&engine->away) && !settings.ring_keep) {
+		stats_reason(conn->slot, REASON_ONE_SIDED);
+		return false;
+	}
 	if (!lane_may_take_over(&engine->channel.out)) {
 		stats_reason(conn->slot, REASON_NOT_CAUGHT_UP);
 		return false;
@@ -140,8 +150,16 @@ static bool take_over(struct conn *conn, struct engine *engine, int fd)
 	if (!lane_take_over(&engine->channel.out))
 		return false;
 	free_bells(engine, fd);
+	away_ends(&engine->away);
 	stats_conn(conn->slot, STAT_CONN_TAKEOVERS, 1);
 	return true;
+}
+
+static bool take_over(struct conn *conn, struct engine *engine, int fd)
+{
+	if (atomic_load_explicit(&engine->channel.out.shared->on_ring, memory_order_relaxed))
+		return true;
+	return !far_is(engine) && engine_enter_ring(conn, engine, fd); /* else far_before_send() has seen to it */
 }
 
 static bool switch_lane(struct conn *conn, struct engine *engine)
@@ -149,6 +167,8 @@ static bool switch_lane(struct conn *conn, struct engine *engine)
 	if (!atomic_load_explicit(&engine->channel.out.shared->on_ring, memory_order_relaxed) ||
 	    !lane_switch(&engine->channel.out))
 		return false;
+	if (far_is(engine))
+		far_leaves(conn, engine);
 	stats_conn(conn->slot, STAT_CONN_SWITCHES, 1);
 	return true;
 }
@@ -156,7 +176,7 @@ static bool switch_lane(struct conn *conn, struct engine *engine)
 void engine_switch_back(struct conn *conn, struct engine *engine, int fd)
 {
 	if (switch_lane(conn, engine))
-		restore_options(engine, fd);
+		engine_restore_options(engine, fd);
 }
 
 /*
@@ -170,53 +190,49 @@ static void leave_full_ring(struct conn *conn, struct engine *engine)
 	stats_reason(conn->slot, REASON_RING_FULL);
 }
 
-#define BELL_ACKNOWLEDGED_MS 250 /* the kernel's longest delay of an acknowledgement, and some more */
-
-/*
- * A doorbell. If the kernel's buffer is full, bytes in it that are not sent yet will wake the peer as well. What is sent may have
- * been received long ago, and is held only until it is acknowledged: then that is waited for, and a peer that sleeps is woken.
- */
-static long send_bell(int fd)
-{
-	struct pollfd look = { .fd = fd, .events = POLLOUT };
-	int unsent = 0;
-	long rc;
-
-	for (int tries = 0;; tries++) {
-		rc = sys_call(SYS_sendto, fd, (long)"", 1, MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0);
-		if (rc != -EAGAIN || tries == 2 || guest_sandboxed() ||
-		    sys_call(SYS_ioctl, fd, SIOCOUTQNSD, (long)&unsent, 0, 0, 0) < 0 || unsent)
-			return rc;
-		sys_call(SYS_poll, (long)&look, 1, BELL_ACKNOWLEDGED_MS, 0, 0, 0);
-	}
-}
-
 /* Returns 0, or the -errno that the program's own send would have ended with: the socket tells of it once. */
 static int ring_bell(struct conn *conn, struct engine *engine, int fd)
 {
 	long rc;
 
+	if (far_is(engine))
+		far_hear(conn, engine);
 	if (!lane_must_ring(&engine->channel.out))
 		return 0;
-	rc = send_bell(fd);
+	rc = bell_send(fd, far_is(engine) ? far_bell(engine) : 0);
 	lane_rang(&engine->channel.out, rc == 1);
 	stats_conn(conn->slot, STAT_CONN_DOORBELLS, 1);
 	return rc < 0 && rc != -EAGAIN ? (int)rc : 0;
 }
 
-/* A peer that is gone takes nothing from the ring: only the kernel knows. Returns whether the socket is as it should be. */
+void engine_ring_late(struct conn *conn, struct engine *engine, int fd)
+{
+	if (atomic_load(&engine->channel.out.shared->on_ring))
+		far_keep_error(engine, ring_bell(conn, engine, fd));
+}
+
+/*
+ * A peer that is gone takes nothing from the ring: only the kernel knows. Returns whether the socket is as it should be. The
+ * consumer's line is looked at in one send of a few, and no more often than one that does nothing but send fast can afford: it
+ * changes all the time.
+ */
 static bool is_alive(struct engine *engine, int fd)
 {
-	uint64_t head = atomic_load_explicit(&engine->channel.out.shared->head, memory_order_relaxed);
 	struct pollfd look = { .fd = fd, .events = POLLRDHUP };
+	uint64_t head, now;
 
+	if (__builtin_expect(++engine->unlooked < STALLED_LOOK, 1))
+		return true;
+	engine->unlooked = 0;
+	now = clock_now();
+	if (now - engine->looked < LOOK_EVERY_NS)
+		return true;
+	engine->looked = now;
+	head = atomic_load_explicit(&engine->channel.out.shared->head, memory_order_relaxed);
 	if (head != engine->head_seen || !lane_backlog(&engine->channel.out)) {
 		engine->head_seen = head;
-		engine->stalled = 0;
 		return true;
 	}
-	if (++engine->stalled % STALLED_LOOK)
-		return true;
 	return sys_call(SYS_poll, (long)&look, 1, 0, 0, 0, 0) <= 0;
 }
 
@@ -224,8 +240,10 @@ static bool is_alive(struct engine *engine, int fd)
  * Whether a consumer that has left no room is about to make some: it is awake, and has moved lately, or is at raw bytes that
  * come before the ring.
  */
-static bool makes_room(const struct lane_shared *out, uint64_t since_moved)
+static bool makes_room(const struct lane_shared *out, const struct patience *patience, uint64_t since_moved)
 {
+	if (patience->far)
+		return since_moved < (patience->waits ? FAR_ROOM_WAIT_NS : ROOM_WAIT_NS);
 	if (atomic_load_explicit(&out->armed, memory_order_relaxed))
 		return false; /* it sleeps */
 	return since_moved < ROOM_WAIT_NS ||
@@ -243,23 +261,44 @@ bool engine_has_patience(const struct lane *out, struct patience *patience)
 			 atomic_load_explicit(&out->shared->received, memory_order_relaxed);
 
 	if (!patience->until)
-		patience->until = now + RAW_WAIT_NS + engine_tcp_ns(patience->bytes);
+		patience->until = now + (patience->waits ? FAR_WAIT_NS : RAW_WAIT_NS) + engine_tcp_ns(patience->bytes);
 	if (there != patience->at || !patience->moved)
 		patience->moved = now;
-	if (now > patience->until || !makes_room(out->shared, now - patience->moved))
+	if (now > patience->until || !makes_room(out->shared, patience, now - patience->moved))
 		return false;
 	patience->at = there;
-	for (int i = 0; i < 16; i++)
-		cpu_relax();
+	if (patience->far)
+		far_push(patience->far, atomic_load(&patience->far->engine));
+	if (patience->waits)
+		far_sleep(patience->far, 1);
+	else
+		for (int i = 0; i < 16; i++)
+			cpu_relax();
+	if (patience->far)
+		far_poll(patience->far, atomic_load(&patience->far->engine));
 	return true;
 }
 
+/* A call of the program. */
+struct send {
+	int fd, count, flags;
+	const struct iovec *iov;
+};
+
 /* Puts what is behind `skip`. Returns bytes, those included, or -EPROTO. */
-static ssize_t put_patiently(struct lane *out, const struct iovec *iov, int count, size_t bytes, size_t skip)
+static ssize_t put_patiently(struct conn *conn, struct engine *engine, const struct send *send, size_t bytes,
+			     size_t skip)
 {
+	struct lane *out = &engine->channel.out;
+	const struct iovec *iov = send->iov;
+	int count = send->count;
 	ssize_t more = lane_put(out, iov, count, skip), done = more < 0 ? more : (ssize_t)skip + more;
 	struct patience patience = { .bytes = bytes };
 
+	if (far_is(engine) && done >= 0 && (size_t)done < bytes) {
+		patience.far = conn;
+		patience.waits = conn_waits(send->fd, send->flags);
+	}
 	while (done >= 0 && (size_t)done < bytes && engine_has_patience(out, &patience)) {
 		if (lane_room(out) < ROOM_STEP && (size_t)done + ROOM_STEP < bytes)
 			continue;
@@ -276,25 +315,39 @@ static ssize_t put_patiently(struct lane *out, const struct iovec *iov, int coun
 static ssize_t look_at_presence(struct conn *conn, struct engine *engine, int fd, ssize_t done)
 {
 	struct lane *out = &engine->channel.out;
+	bool by_ring = atomic_load_explicit(&out->shared->on_ring, memory_order_relaxed);
 	ssize_t taken;
 
 	if (__builtin_expect(!lane_leaves(out), 1))
 		return done;
 	source_keep_all(out); /* nobody fetches what is behind the end */
 	taken = lane_left(out, (size_t)done);
+	if (by_ring &&
+	    taken > 0) /* for whoever sleeps beside the one that has left; an error is told by what follows */
+		ring_bell(conn, engine, fd);
 	engine->pinned = true;
-	restore_options(engine, fd);
+	engine_restore_options(engine, fd);
 	stats_reason(conn->slot, REASON_LEFT);
 	if (taken < 0)
 		evict_reset(conn, fd); /* who knows what the peer has */
 	return taken < 0 ? -ECONNRESET : taken;
 }
 
+/* Of a peer on another host only the consumer's line comes here. */
+static bool is_reader(const struct engine *engine)
+{
+	const struct lane_shared *out = engine->channel.out.shared;
+
+	return far_is(engine) ? atomic_load(&out->reader) : !atomic_load(&out->gone);
+}
+
 bool engine_put_begins(struct conn *conn, struct engine *engine, int fd)
 {
 	if (!take_over(conn, engine, fd))
 		return false;
-	if (atomic_load(&engine->channel.out.shared->reader) && is_alive(engine, fd))
+	if (away_at_put(&engine->away) && !settings.ring_keep)
+		stats_reason(conn->slot, REASON_ONE_SIDED);
+	else if (is_reader(engine) && is_alive(engine, fd))
 		return true;
 	engine_switch_back(conn, engine, fd);
 	return false;
@@ -302,6 +355,7 @@ bool engine_put_begins(struct conn *conn, struct engine *engine, int fd)
 
 ssize_t engine_put_ends(struct conn *conn, struct engine *engine, int fd, ssize_t done, size_t bytes)
 {
+	uint32_t told;
 	int rc;
 
 	if (done >= 0)
@@ -309,9 +363,16 @@ ssize_t engine_put_ends(struct conn *conn, struct engine *engine, int fd, ssize_
 	if (done < 0)
 		return -ECONNRESET;
 	engine->ring_bytes += (uint64_t)done;
+	if (!far_is(engine)) /* a device has the memory of its ring */
+		trim_note(conn);
 	if (engine->pinned)
 		return done;
-	spread_tell(engine);
+	told = atomic_load_explicit(&engine->told, memory_order_relaxed);
+	atomic_store_explicit(&engine->told, told + 1, memory_order_relaxed);
+	if (far_is(engine))
+		far_push(conn, engine);
+	else if (!(told % TELL_EVERY))
+		spread_tell(engine);
 	rc = ring_bell(conn, engine, fd);
 	if (rc < 0) {
 		engine_switch_back(conn, engine, fd);
@@ -323,25 +384,29 @@ ssize_t engine_put_ends(struct conn *conn, struct engine *engine, int fd, ssize_
 }
 
 /* Puts what fits. Returns as engine_put_ends. Under the lock. */
-static ssize_t put(struct conn *conn, struct engine *engine, int fd, const struct iovec *iov, int count, size_t bytes,
+static ssize_t put(struct conn *conn, struct engine *engine, const struct send *send, size_t bytes,
 		   struct announced *announced)
 {
 	ssize_t done;
 
-	if (!engine_put_begins(conn, engine, fd))
+	if (far_is(engine) && far_is_between(engine))
+		return BETWEEN;
+	if (!engine_put_begins(conn, engine, send->fd))
 		return ENGINE_BY_KERNEL;
-	done = sources_put(conn, engine, iov, count, bytes, announced);
+	done = sources_possible(conn, bytes) ? sources_put(conn, engine, send->iov, send->count, bytes, announced) : 0;
 	if (done >= 0 && (size_t)done < bytes)
-		done = put_patiently(&engine->channel.out, iov, count, bytes, (size_t)done);
-	return engine_put_ends(conn, engine, fd, done, bytes);
+		done = put_patiently(conn, engine, send, bytes, (size_t)done);
+	return engine_put_ends(conn, engine, send->fd, done, bytes);
 }
 
 /* The rest of a send of which `done` bytes are in the ring, as the program's own call would. */
-static ssize_t send_rest(struct conn *conn, int fd, const struct iovec *iov, int count, size_t done, int flags)
+static ssize_t send_rest(struct conn *conn, int fd, const struct iovec *iov, int count, size_t bytes, size_t done,
+			 int flags)
 {
-	__attribute__((cleanup(engine_raw_ends))) struct engine_raw raw = engine_raw_begins(conn, fd);
+	__attribute__((cleanup(engine_raw_ends))) struct engine_raw raw = engine_raw_begins(conn, fd, flags);
 
-	raw.done = send_behind(fd, iov, count, done, flags);
+	raw.asked = bytes - done;
+	raw.done = raw.error ? raw.error : send_behind(fd, iov, count, done, flags);
 	if (raw.done < 0)
 		return done ? (ssize_t)done : raw.done;
 	stats_sent(conn->slot, PATH_COPY, (uint64_t)raw.done, 1);
@@ -362,24 +427,42 @@ static void count_sent(struct conn *conn, const struct announced *announced, siz
 	stats_add(&ring[STAT_PATH_BYTES], done - bytes);
 }
 
+/* Of a send that has bytes. */
+static uint8_t first_of(const struct iovec *iov)
+{
+	while (!iov->iov_len)
+		iov++;
+	return *(const uint8_t *)iov->iov_base;
+}
+
 ssize_t engine_send(struct conn *conn, int fd, const struct iovec *iov, int count, int flags)
 {
 	struct engine *engine = engine_enter(conn, fd);
 	ssize_t done = ENGINE_BY_KERNEL;
-	struct announced announced = { .count = 0, .path = PATH_BSDP };
+	const struct send send = { fd, count, flags, iov };
+	struct announced announced; /* its numbers are not worth clearing for each send */
 	struct lock_hold hold;
 	size_t bytes = 0;
 
 	if (!engine)
 		return ENGINE_BY_KERNEL;
+	announced.count = 0;
+	announced.bytes = 0;
+	announced.path = PATH_BSDP;
 	if (atomic_load_explicit(&engine->state, memory_order_relaxed) == ENGINE_APART)
 		engine_step(conn, engine, fd);
 	if (engine_met(engine) && send_add_up(iov, count, &bytes)) {
 		pthread_testcancel();
-		if (lock_take(&engine->out, &hold)) {
-			done = put(conn, engine, fd, iov, count, bytes, &announced);
-			lock_give(&engine->out, &hold);
-		}
+		do {
+			done = far_is(engine) ? far_before_send(conn, engine, fd, first_of(iov), flags) : 0;
+			if (done < 0)
+				break;
+			done = ENGINE_BY_KERNEL;
+			if (lock_take(&engine->out, &hold)) {
+				done = put(conn, engine, &send, bytes, &announced);
+				lock_give(&engine->out, &hold);
+			}
+		} while (done == BETWEEN);
 	}
 	if (announced.count && announced.path == PATH_ZSDP)
 		sources_wait(conn, engine, &announced);
@@ -387,27 +470,59 @@ ssize_t engine_send(struct conn *conn, int fd, const struct iovec *iov, int coun
 	if (done < 0)
 		return done;
 	count_sent(conn, &announced, (size_t)done);
-	return (size_t)done < bytes ? send_rest(conn, fd, iov, count, (size_t)done, flags) : done;
+	return (size_t)done < bytes ? send_rest(conn, fd, iov, count, bytes, (size_t)done, flags) : done;
 }
 
-struct engine_raw engine_raw_use(struct conn *conn, int fd)
+/* The lock `out`, with a lane that raw bytes may follow. Returns 0, or -errno: of a send that ends without it, or -EDEADLK. */
+static int take_for_raw(struct conn *conn, struct engine *engine, int fd, int flags, struct lock_hold *hold)
 {
-	struct engine_raw raw = { .engine = engine_enter(conn, fd), .done = -1, .fd = fd };
+	for (;;) {
+		int rc = far_is(engine) ? far_before_raw(conn, engine, fd, flags) : 0;
+
+		if (rc < 0)
+			return rc;
+		if (!lock_take(&engine->out, hold))
+			return -EDEADLK;
+		if (!far_is(engine) || (!far_is_between(engine) && !atomic_load(&engine->channel.out.shared->on_ring)))
+			return 0;
+		lock_give(&engine->out, hold);
+	}
+}
+
+struct engine_raw engine_raw_use(struct conn *conn, int fd, int flags)
+{
+	struct engine_raw raw = { .engine = engine_enter(conn, fd), .done = -1, .asked = SIZE_MAX, .fd = fd };
 	struct lock_hold hold;
+	int rc = -EDEADLK;
 
 	if (!raw.engine)
 		return raw;
-	if (atomic_load_explicit(&raw.engine->state, memory_order_relaxed) == ENGINE_OVER ||
-	    !lock_take(&raw.engine->out, &hold)) {
+	if (atomic_load_explicit(&raw.engine->state, memory_order_relaxed) != ENGINE_OVER)
+		rc = take_for_raw(conn, raw.engine, fd, flags, &hold);
+	if (rc < 0) {
+		raw.error = rc == -EDEADLK ? 0 : rc; /* that one goes by the kernel, uncounted */
 		engine_leave(conn);
 		return raw;
 	}
-	if (engine_met(raw.engine))
+	if (engine_met(raw.engine)) {
+		if (atomic_load_explicit(&raw.engine->channel.out.shared->on_ring, memory_order_relaxed))
+			away_interrupted(&raw.engine->away);
 		engine_switch_back(conn, raw.engine, fd);
+	}
 	raw.engine->raw_sending++;
 	lock_give(&raw.engine->out, &hold);
 	raw.conn = conn;
 	return raw;
+}
+
+/* A send that is under way may have been refused already; one that is not any more has counted that before. */
+bool engine_was_refused(const struct engine *engine, uint32_t *seen)
+{
+	uint32_t before = *seen;
+	bool sends = atomic_load(&engine->raw_sending) > 0;
+
+	*seen = atomic_load(&engine->raw_refused);
+	return sends || *seen != before;
 }
 
 void engine_raw_ends(struct engine_raw *raw)
@@ -419,6 +534,8 @@ void engine_raw_ends(struct engine_raw *raw)
 		return;
 	bytes = raw->done > 0 ? (uint64_t)raw->done : 0;
 	if (lock_take(&raw->engine->out, &hold)) {
+		if (raw->done < 0 || bytes < raw->asked)
+			atomic_fetch_add(&raw->engine->raw_refused, 1);
 		raw->engine->raw_sending--;
 		if (engine_met(raw->engine))
 			lane_sent_raw(&raw->engine->channel.out, bytes);
@@ -426,7 +543,7 @@ void engine_raw_ends(struct engine_raw *raw)
 			raw->engine->sent += bytes;
 		if (raw->engine->owes_options && !raw->engine->raw_sending && conn_is_same(raw->conn, raw->fd)) {
 			raw->engine->owes_options = false;
-			restore_options(raw->engine, raw->fd);
+			engine_restore_options(raw->engine, raw->fd);
 		}
 		lock_give(&raw->engine->out, &hold);
 	}

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE
+#include "preload/pool.h"
 #include "preload/engine_source.h"
 
 #include <errno.h>
 #include <pthread.h>
+#include <string.h>
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -12,8 +14,10 @@
 #include "preload/engine_out.h"
 #include "preload/guest.h"
 #include "preload/notice.h"
+#include "preload/send.h"
 #include "preload/trial.h"
 #include "rdma/guard.h"
+#include "rdma/later.h"
 
 #define PAGE 4096ul
 #define CHUNK (1024 * 1024ul) /* announced at one time, so that the peer fetches one while the next is guarded */
@@ -29,32 +33,54 @@ struct guarded {
 	_Atomic uint64_t number; /* of the source; 0: free; CLAIMED by whoever found it over */
 	struct guard_record *_Atomic record;
 	_Atomic int thread; /* that announced it: its stack goes with it */
+	_Atomic uint64_t since_ns;
+	_Atomic uint64_t site, buffer; /* as history_keys says */
+	_Atomic bool faulted;
 };
 
 /* Of a connection in this process. Under the lock `out`, but for the atomics. */
 struct source_books {
 	struct lane *lane;
+	uint32_t slot; /* of the statistics */
 	struct guarded guarded[SOURCE_SLOTS];
 	_Atomic uint32_t strays; /* records that were taken before they were in these books */
 	_Atomic uint32_t faults; /* in the present window */
 	uint32_t sends;
 	uint32_t pause, pause_next;
-	struct trial trial; /* of `auto` */
+	struct trial trial;	  /* of `auto` */
+	struct history_keys keys; /* of the present send */
+	void *next_free;	  /* the pool's */
 };
 
 static _Atomic bool stopped;
 static struct trial_knowledge knowledge;
+struct history sources_history;
+_Static_assert(TRIAL_CLASSES == STATS_TRIALS && TRIAL_WAYS == STATS_TRIAL_WAYS, "what statistics have room for");
 _Static_assert(TRIAL_WINDOW_SENDS == SOURCE_SLOTS && TRIAL_WINDOW_BYTES == SOURCE_AREA_BYTES, "what may be under way");
 
 void sources_stop(bool stop)
 {
-	atomic_store(&stopped, stop);
+	if (atomic_exchange(&stopped, stop) == stop)
+		return;
+	if (stop)
+		later_hold();
+	else
+		later_release();
 }
 
 static struct lane *lane_of(struct engine *engine)
 {
 	return &engine->channel.out;
 }
+
+/* A page for each would be more than all else that an idle connection has. */
+static struct pool pool = {
+	.bytes = sizeof(struct source_books),
+	.link = offsetof(struct source_books, next_free),
+	.each = 32,
+	.slabs_max = UINT32_MAX,
+	.sharing = MAP_PRIVATE,
+};
 
 /* The guard's owner: the books ---------------------------------------------------------------------------------------- */
 
@@ -96,8 +122,21 @@ static void owner_take_copy(void *owner, struct guard_record *record, const void
 static void owner_faulted(void *owner, struct guard_record *record)
 {
 	struct source_books *books = owner;
+	uint64_t now = clock_now();
 
-	atomic_fetch_add_explicit(&books->faults, 1, memory_order_relaxed);
+	for (unsigned int i = 0; i < SOURCE_SLOTS; i++) {
+		struct guarded *guarded = &books->guarded[i];
+
+		if (atomic_load(&guarded->record) != record)
+			continue;
+		stats_conn(books->slot, STAT_CONN_REWRITES, 1);
+		stats_conn(books->slot, STAT_CONN_REWRITE_NS, now - atomic_load(&guarded->since_ns));
+		/* Who writes through a buffer faults several times, and counts as one that was rewritten. */
+		if (!atomic_exchange(&guarded->faulted, true)) {
+			atomic_fetch_add_explicit(&books->faults, 1, memory_order_relaxed);
+			history_faulted(&sources_history, (struct history_keys){ guarded->site, guarded->buffer }, now);
+		}
+	}
 }
 
 static const struct guard_owner_ops owner_ops = { owner_poll, owner_take_copy, owner_faulted };
@@ -139,11 +178,32 @@ __attribute__((constructor)) static void make_thread_key(void)
 static struct source_books *books_of(struct conn *conn, struct lane *lane)
 {
 	if (!conn->books) {
-		conn->books = sys_map(sizeof(*conn->books), MAP_PRIVATE);
-		if (conn->books)
+		conn->books = pool_take(&pool);
+		if (conn->books) {
+			memset(conn->books, 0, sizeof(*conn->books));
 			conn->books->lane = lane;
+			conn->books->slot = conn->slot;
+		}
 	}
 	return conn->books;
+}
+
+/*
+ * Whether the call site or the buffer of this send is known for faults. When one has just been found out, the connection is
+ * not to blame for these.
+ */
+static bool is_rewriter(struct conn *conn, struct source_books *books)
+{
+	bool begins = false;
+	enum history_blame blame = history_ask(&sources_history, books->keys, clock_now(), &begins);
+
+	if (begins) {
+		books->sends = 0;
+		atomic_store(&books->faults, 0);
+	}
+	if (blame != HISTORY_NOBODY)
+		stats_reason(conn->slot, blame == HISTORY_SITE ? REASON_FAULTED_SITE : REASON_FAULTED_BUFFER);
+	return blame != HISTORY_NOBODY;
 }
 
 /* Whether guards pay here: a program that rewrites its buffers at once does better with copies. */
@@ -153,6 +213,8 @@ static bool guards_pay(struct conn *conn, struct source_books *books)
 
 	if (settings.zerocopy_keep)
 		return true;
+	if (is_rewriter(conn, books))
+		return false;
 	if (books->pause) {
 		books->pause--;
 		stats_reason(conn->slot, REASON_FAULTED);
@@ -215,8 +277,10 @@ static struct guarded *free_place(struct source_books *books)
 static int announce_guarded(struct conn *conn, struct lane *lane, char *start, size_t bytes, uint64_t *number)
 {
 	struct guarded *guarded = free_place(conn->books);
+	struct history_keys keys = conn->books->keys;
 	uint32_t strays = atomic_load(&conn->books->strays);
 	struct guard_record *record;
+	uint64_t now;
 	int rc;
 
 	if (!guarded)
@@ -232,6 +296,12 @@ static int announce_guarded(struct conn *conn, struct lane *lane, char *start, s
 		return rc;
 	}
 	atomic_store(&guarded->thread, lock_self());
+	now = clock_now();
+	atomic_store(&guarded->since_ns, now);
+	atomic_store(&guarded->site, keys.site);
+	atomic_store(&guarded->buffer, keys.buffer);
+	atomic_store(&guarded->faulted, false);
+	history_guarded(&sources_history, keys, now);
 	atomic_store(&guarded->record, record);
 	atomic_store(&guarded->number, *number);
 	/* A write since then was let through: these bytes, and no later ones. */
@@ -299,10 +369,28 @@ static ssize_t put_piece(struct conn *conn, struct lane *lane, struct cursor *at
 	return *refused ? put_data(lane, at, left) : (ssize_t)(at->done - before);
 }
 
-/* Which path a send of sources takes; PATH_BSDP for none, with the reason counted. */
-static enum zc_path choose(struct conn *conn, struct engine *engine, size_t bytes)
+/* What the trials' numbers stand for. */
+enum { BSDP_WAY, ZSDP_WAY, AZSDP_WAY };
+static const enum zc_path ways[TRIAL_WAYS] = { PATH_BSDP, PATH_ZSDP, PATH_AZSDP };
+
+/* The way that `auto` takes by what was tried; what came out of that is shown to who asks. */
+static unsigned int tried_way(struct trial *trial, size_t bytes)
 {
-	static const enum zc_path ways[TRIAL_WAYS] = { PATH_BSDP, PATH_ZSDP, PATH_AZSDP };
+	int class = trial->class - 1;
+	unsigned int way = trial_next(trial, &knowledge, bytes, clock_now());
+
+	if (class < 0 || trial->class == class + 1)
+		return way;
+	for (int i = 0; i < TRIAL_WAYS; i++)
+		atomic_store(&stats->trial[class].cost[i], atomic_load(&knowledge.classes[class].cost[i]));
+	atomic_store(&stats->trial[class].taken, atomic_load(&knowledge.classes[class].best));
+	atomic_store(&stats->trial[class].tries, atomic_load(&knowledge.classes[class].tries));
+	return way;
+}
+
+/* Which path a send of sources takes, of which this is the first; PATH_BSDP for none, with the reason counted. */
+static enum zc_path choose(struct conn *conn, struct engine *engine, size_t bytes, const struct iovec *first)
+{
 	struct lane *lane = lane_of(engine);
 	enum zc_path path = conn->policy;
 	int rc;
@@ -321,21 +409,26 @@ static enum zc_path choose(struct conn *conn, struct engine *engine, size_t byte
 		return PATH_BSDP;
 	}
 	if (path == PATH_AUTO)
-		path = ways[trial_next(&conn->books->trial, &knowledge, bytes, clock_now())];
+		path = ways[tried_way(&conn->books->trial, bytes)];
 	if (path == PATH_BSDP)
 		stats_reason(conn->slot, REASON_GUARD_COST);
 	if (path == PATH_AZSDP && thread_key_made && !pthread_getspecific(thread_key))
 		pthread_setspecific(thread_key, &thread_key);
-	return path != PATH_AZSDP || guards_pay(conn, conn->books) ? path : PATH_BSDP;
+	if (path != PATH_AZSDP)
+		return path;
+	conn->books->keys = history_keys(send_call_site(), first->iov_base, first->iov_len);
+	if (guards_pay(conn, conn->books))
+		return PATH_AZSDP;
+	return conn->policy == PATH_AUTO ? ways[trial_best_before(&knowledge, bytes, AZSDP_WAY)] : PATH_BSDP;
 }
 
-static bool has_large(const struct iovec *iov, int count)
+static const struct iovec *first_large(const struct iovec *iov, int count)
 {
 	for (int i = 0; i < count; i++) {
 		if (iov[i].iov_len >= settings.source_min)
-			return true;
+			return &iov[i];
 	}
-	return false;
+	return NULL;
 }
 
 ssize_t sources_put(struct conn *conn, struct engine *engine, const struct iovec *iov, int count, size_t bytes,
@@ -343,17 +436,22 @@ ssize_t sources_put(struct conn *conn, struct engine *engine, const struct iovec
 {
 	struct lane *lane = lane_of(engine);
 	struct cursor at = { iov, count, 0, 0 };
+	const struct iovec *first;
 	bool refused = false;
 
 	out->count = 0;
 	out->bytes = 0;
 	if (conn->books)
 		harvest(conn->books);
-	if (bytes < settings.source_min || !has_large(iov, count))
+	first = bytes < settings.source_min ? NULL : first_large(iov, count);
+	if (!first)
 		return 0;
-	out->path = choose(conn, engine, bytes);
+	out->path = choose(conn, engine, bytes, first);
 	if (out->path == PATH_BSDP)
 		return 0;
+	/* The peer's GET must not wait for ours. */
+	for (int i = 0; later_active() && i < count; i++)
+		later_settle(iov[i].iov_base, iov[i].iov_len);
 	out->until = clock_now() + WAIT_NS + engine_tcp_ns(bytes);
 	advance(&at, 0);
 	while (at.count) {
@@ -399,14 +497,15 @@ void sources_end(struct conn *conn)
 		return;
 	/* Copies, and waits for whoever is in these books because of a fault. */
 	guard_settle_owner(conn->books);
-	sys_call(SYS_munmap, (long)conn->books, sizeof(*conn->books), 0, 0, 0, 0);
+	pool_give(&pool, conn->books);
 	conn->books = NULL;
 }
 
+/* Whatever a thread was at that does not exist here: what was in use or free is lost to the child. */
 void sources_after_fork(struct conn *conn)
 {
-	if (conn->books)
-		sys_call(SYS_munmap, (long)conn->books, sizeof(*conn->books), 0, 0, 0, 0);
+	atomic_store(&pool.lock.word, 0);
+	pool.free = NULL;
 	conn->books = NULL;
 }
 

@@ -11,6 +11,7 @@
 #define ZC_PRELOAD_ENGINE_SOURCE_H
 
 #include "preload/engine.h"
+#include "preload/history.h"
 
 /* What one send has announced. */
 struct announced {
@@ -21,12 +22,21 @@ struct announced {
 	uint64_t until;	   /* so long it may wait for the peer: TCP itself would take as long for these bytes */
 };
 
+/* Who in this process rewrites what azsdp has announced. Private: a child of a fork goes on with a copy. */
+extern struct history sources_history;
+
 /*
  * Puts as much of a send as its path, the peer and the room allow: sources, and what lies before and behind their whole pages
  * as data. Returns bytes, 0 if it is a send for the ring, or -EPROTO. Under the lock `out`, on the ring.
  */
 ssize_t sources_put(struct conn *conn, struct engine *engine, const struct iovec *iov, int count, size_t bytes,
 		    struct announced *out);
+
+/* Whether sources_put() may have something to do: what was under guard may be released, or the send is large. */
+static inline bool sources_possible(const struct conn *conn, size_t bytes)
+{
+	return conn->books || bytes >= settings.source_min;
+}
 
 /* zsdp: waits until the peer has what was announced, no longer than TCP would take, and then copies the rest. Without a lock. */
 void sources_wait(struct conn *conn, struct engine *engine, const struct announced *announced);

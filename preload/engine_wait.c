@@ -11,12 +11,21 @@
 
 #include "common/sys.h"
 #include "preload/engine_in.h"
+#include "preload/far.h"
 
 bool engine_is_watched(const struct conn *conn, const struct engine *engine)
 {
 	return atomic_load(&engine->sleepers) || atomic_load(&conn->attention) > 0 ||
 	       atomic_load_explicit(&conn->signals, memory_order_relaxed) ||
 	       atomic_load(&engine->holders.count) > 1; /* what another process waits for is not known here */
+}
+
+/* As lane_arm(), and a peer on another host hears of it. Under the lock. */
+static bool arm_lane(struct conn *conn, struct engine *engine)
+{
+	bool empty = lane_arm(&engine->channel.in);
+
+	return far_is(engine) ? far_arm(conn, engine) : empty;
 }
 
 static bool take_bells(struct engine *engine, int fd, uint64_t due)
@@ -57,7 +66,7 @@ void engine_strip(struct conn *conn, struct engine *engine, int fd)
 	uint64_t due = bells_to_take(in, fd);
 
 	/* Armed first: a doorbell that comes now is for bytes that come now, and is not taken. */
-	if (engine_is_watched(conn, engine) && !lane_arm(in))
+	if (engine_is_watched(conn, engine) && !arm_lane(conn, engine))
 		return;
 	if (due)
 		take_bells(engine, fd, due);
@@ -70,7 +79,8 @@ bool engine_arm(struct conn *conn, struct engine *engine)
 
 	if (!engine_reads(engine) || !lock_take(&engine->in, &hold))
 		return true;
-	empty = lane_arm(&engine->channel.in);
+	far_look(conn, engine, conn_fd(conn));
+	empty = arm_lane(conn, engine);
 	lock_give(&engine->in, &hold);
 	return empty;
 }
@@ -121,8 +131,10 @@ bool engine_sleeps(struct conn *conn, int fd, struct engine_sleep *sleep)
 	atomic_fetch_add(&engine->sleepers, 1);
 	*sleep = (struct engine_sleep){ conn, engine };
 	if (engine_reads(engine)) {
+		far_look(conn, engine, fd);
 		pass_marks(&engine->channel.in);
-		ready = !lane_arm(&engine->channel.in);
+		far_look(conn, engine, fd); /* behind a move there is something else in the stream */
+		ready = !arm_lane(conn, engine);
 	}
 	lock_give(&engine->in, &hold);
 	return ready;
@@ -141,13 +153,14 @@ void engine_wakes(struct engine_sleep *sleep)
  * With an empty ring. The end of the stream is the program's to see, whatever is due: a peer that was killed while it rang never
  * counts that doorbell.
  */
-static bool has_doorbells_alone(const struct lane *in, int fd)
+static bool has_doorbells_alone(const struct engine *engine, int fd)
 {
+	const struct lane *in = &engine->channel.in;
 	struct pollfd look = { .fd = fd, .events = POLLIN | POLLRDHUP };
 
 	if (sys_call(SYS_poll, (long)&look, 1, 0, 0, 0, 0) != 1)
 		return true;
-	return !(look.revents & (POLLRDHUP | POLLHUP | POLLERR)) && lane_bells_due(in);
+	return !(look.revents & (POLLRDHUP | POLLHUP | POLLERR)) && (lane_bells_due(in) || far_is_control(engine));
 }
 
 enum engine_ready engine_look(struct conn *conn, int fd)
@@ -162,12 +175,14 @@ enum engine_ready engine_look(struct conn *conn, int fd)
 		struct lane *in = &engine->channel.in;
 
 		atomic_store(&engine->kernel_told, true);
+		far_look(conn, engine, fd);
 		pass_marks(in);
+		far_look(conn, engine, fd);
 		engine_strip(conn, engine, fd);
 		if (!lane_is_empty(in))
 			ready = ENGINE_READABLE;
 		else
-			ready = has_doorbells_alone(in, fd) ? ENGINE_SPURIOUS : ENGINE_NOT_OURS;
+			ready = has_doorbells_alone(engine, fd) ? ENGINE_SPURIOUS : ENGINE_NOT_OURS;
 		lock_give(&engine->in, &hold);
 	}
 	engine_leave(conn);
@@ -186,6 +201,7 @@ bool engine_unread(struct conn *conn, int fd, int *out)
 		struct lane *in = &engine->channel.in;
 		int raw = 0;
 
+		far_look(conn, engine, fd);
 		pass_marks(in);
 		if (sys_call(SYS_ioctl, fd, FIONREAD, (long)&raw, 0, 0, 0) >= 0) {
 			uint64_t due = lane_bells_due(in);

@@ -9,9 +9,12 @@
 #include "common/log.h"
 #include "common/sys.h"
 #include "preload/engine_source.h"
+#include "preload/far.h"
 #include "preload/guest.h"
 
-#define BELLS_WAIT_NS NS_PER_SEC /* for doorbells that the peer has rung, or rings at this moment */
+#define BELLS_WAIT_NS NS_PER_SEC     /* for doorbells that the peer has rung, or rings at this moment */
+#define ARRIVES_NS (50 * NS_PER_MS)  /* for one that is on its way, at a close */
+#define FAR_WAIT_NS (2 * NS_PER_SEC) /* for a peer on another host to go on by TCP */
 #define REST_ROOM 65536u
 
 static long take_bells(struct lane *in, int fd, uint64_t due)
@@ -25,17 +28,31 @@ static long take_bells(struct lane *in, int fd, uint64_t due)
 	return got;
 }
 
+/*
+ * A byte that the close met unread, or that came behind it, would be answered by a reset, which the peer's program has not earned.
+ * Counted ones are in the kernel's hands, but may be on their way: the other end's processor delivers them when it comes to it. One
+ * that the peer is at, between the byte and its count, or about to send, is as good as there, unless it was stopped: it may have to wait
+ * for a processor.
+ */
 void evict_bells(struct engine *engine, int fd)
 {
 	struct lane *in = &engine->channel.in;
-	uint64_t due = lane_bells_sure(in);
+	uint64_t since = 0;
+	bool last = false;
 
-	while (due) {
-		long got = take_bells(in, fd, due);
+	while (lane_bells_due(in)) {
+		uint64_t sure = lane_bells_sure(in);
+		long got = sure ? take_bells(in, fd, sure) : -EAGAIN;
+		uint64_t now;
 
-		if (got <= 0)
+		if (got > 0)
+			continue;
+		if (got != -EAGAIN || last)
 			return;
-		due -= (uint64_t)got;
+		now = clock_now();
+		since = since ? since : now;
+		last = now - since > ARRIVES_NS;
+		sys_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
 	}
 }
 
@@ -62,6 +79,8 @@ static bool wait_for_bell(int fd, bool sent)
 
 /* Where bytes go that come before the lane is over. */
 struct rest {
+	struct conn *conn;
+	struct engine *engine;
 	struct lane *lane; /* NULL: nowhere, they are waited for */
 	uint8_t *room;
 	int error; /* of the socket's: used up here, for the program's next receive */
@@ -121,19 +140,52 @@ static long step(struct lane *in, int fd, struct rest *rest, bool *rung)
 }
 
 /*
+ * The same where the peer is on another host, and the queue pair has been given up: the lane ends where the stream goes on with raw
+ * bytes, which the peer tells.
+ */
+static long step_far(struct lane *in, int fd, struct rest *rest)
+{
+	struct iovec iov = { rest->room, REST_ROOM };
+	size_t bytes = 0;
+	uint64_t due;
+	char next;
+	int rc;
+
+	if (far_look(rest->conn, rest->engine, fd) < 0)
+		return -ECONNRESET;
+	rc = lane_get(in, rest->lane ? &iov : NULL, rest->lane ? 1 : 0, false, &bytes);
+	if (bytes)
+		rc = keep(rest, bytes) < 0 ? -ENOSPC : 1;
+	if (bytes || rc < 0)
+		return rc;
+	if (!rest->lane && has_rest(in))
+		return 0;
+	if (far_look(rest->conn, rest->engine, fd) < 0) /* behind a move there is something else in the stream */
+		return -ECONNRESET;
+	due = lane_bells_sure(in);
+	if (due && take_bells(in, fd, due) > 0)
+		return 1;
+	if (!due && !far_is_control(rest->engine))
+		return 0;
+	return sys_call(SYS_recvfrom, fd, (long)&next, 1, MSG_DONTWAIT | MSG_PEEK, 0, 0) ? -EAGAIN : -ECONNRESET;
+}
+
+/*
  * Goes to the end of the lane, or to bytes that nobody keeps. A peer that was stopped while it rings, or that lies, is not waited
  * for. Returns 0, or -errno: then the stream is not clean.
  */
 static int go_to_end(struct lane *in, int fd, struct rest *rest)
 {
-	uint64_t until = clock_now() + BELLS_WAIT_NS;
+	bool far = far_is(rest->engine);
+	uint64_t wait = far ? FAR_WAIT_NS : BELLS_WAIT_NS;
+	uint64_t until = clock_now() + wait;
 
 	for (;;) {
 		bool rung = false;
-		long rc = step(in, fd, rest, &rung);
+		long rc = far ? step_far(in, fd, rest) : step(in, fd, rest, &rung);
 
 		if (rc > 0)
-			until = clock_now() + BELLS_WAIT_NS;
+			until = clock_now() + wait;
 		else if (rc != -EAGAIN)
 			return (int)rc;
 		else if (!wait_for_bell(fd, !rung))
@@ -160,10 +212,10 @@ static int make_room(const struct lane *in, struct channel *out)
 	return bytes < need ? -ENOSPC : channel_make(out, bytes);
 }
 
-int evict_rest(struct engine *engine, int fd, struct channel *out)
+int evict_rest(struct conn *conn, struct engine *engine, int fd, struct channel *out)
 {
 	struct lane *in = &engine->channel.in;
-	struct rest rest = { &out->out, sys_map(REST_ROOM, MAP_PRIVATE), 0 };
+	struct rest rest = { conn, engine, &out->out, sys_map(REST_ROOM, MAP_PRIVATE), 0 };
 	int rc = rest.room ? make_room(in, out) : -ENOMEM;
 
 	if (rc < 0)
@@ -171,6 +223,7 @@ int evict_rest(struct engine *engine, int fd, struct channel *out)
 	atomic_store(&out->out.shared->reader, 1);
 	lane_take_over(&out->out);
 	rc = go_to_end(in, fd, &rest);
+	lane_leave(in); /* already so, on one host */
 	lane_leave(&out->out);
 	if (rc == -ENODATA && !has_rest(in))
 		rc = 0; /* the stream ends behind what was there */
@@ -192,6 +245,8 @@ void evict_out(struct conn *conn, struct engine *engine, int fd)
 	if (engine_met(engine))
 		engine_switch_back(conn, engine, fd);
 	lock_give(&engine->out, &hold);
+	if (far_is(engine) && far_settle_out(conn, engine, fd) < 0)
+		evict_reset(conn, fd);
 }
 
 void evict_reset(struct conn *conn, int fd)
@@ -206,12 +261,18 @@ void evict_reset(struct conn *conn, int fd)
 
 bool evict_in(struct conn *conn, struct engine *engine, int fd)
 {
-	struct rest nowhere = { NULL, NULL, 0 };
+	struct rest nowhere = { conn, engine, NULL, NULL, 0 };
 	struct lane *in = &engine->channel.in;
+	bool far = far_is(engine);
 	int rc;
 
-	lane_leave(in);
+	if (far) /* the peer leaves: what it tells about that would not be looked for in a lane that has been left here */
+		far_part_ways(conn, engine, fd);
+	else
+		lane_leave(in);
 	rc = lane_is_over(in) ? 0 : go_to_end(in, fd, &nowhere);
+	if (far && !has_rest(in))
+		lane_leave(in);
 	if (nowhere.error)
 		engine->error = nowhere.error;
 	if (rc < 0 && rc != -ENODATA)
@@ -228,7 +289,7 @@ static void come_ashore(struct conn *conn, struct engine *engine, int fd)
 		return;
 	if (holders_alive(&engine->holders, &conn->holder) > 1)
 		return; /* others receive it, too, and have to find it where it is */
-	if (evict_rest(engine, fd, &rest) < 0) {
+	if (evict_rest(conn, engine, fd, &rest) < 0) {
 		evict_reset(conn, fd);
 		return;
 	}

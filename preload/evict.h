@@ -29,7 +29,7 @@ void evict_out(struct conn *conn, struct engine *engine, int fd);
  * the last that its sender has put. After evict_in, under the lock `in`. Ownership: channel_close(). Returns 0 or -errno; then
  * bytes may be lost, and the connection has to be reset.
  */
-int evict_rest(struct engine *engine, int fd, struct channel *out);
+int evict_rest(struct conn *conn, struct engine *engine, int fd, struct channel *out);
 
 /*
  * Ends the connection as by a reset, with the descriptor still open: the peer and whoever holds it find ECONNRESET. What comes
@@ -43,7 +43,10 @@ void evict_reset(struct conn *conn, int fd);
  */
 void evict_all_of(struct conn *conn);
 
-/* Takes the doorbells that are certain to be there from the stream: the kernel shall not find them unread at a close. */
+/*
+ * Takes the doorbells that are, or are about to be, in front of everything else from the stream: the kernel shall not find them
+ * when nobody can receive any more. Waits a moment for those that are on their way.
+ */
 void evict_bells(struct engine *engine, int fd);
 
 /*

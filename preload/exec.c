@@ -212,7 +212,7 @@ static bool carry(struct exec *exec, struct conn *conn, struct engine *engine, c
 	bool alone = is_ours() && holders_alive(&engine->holders, &conn->holder) == 1;
 	struct kept *kept = new_kept(exec, conn, names->fds[0]);
 
-	if (!kept || evict_rest(engine, kept->fd, &kept->rest) < 0) {
+	if (!kept || evict_rest(conn, engine, kept->fd, &kept->rest) < 0) {
 		if (kept)
 			exec->memory->count--;
 		return false;
@@ -239,6 +239,18 @@ static void hand_over_lane(struct exec *exec, struct conn *conn, struct engine *
 		evict_reset(conn, names->fds[0]);
 }
 
+static void hand_over_held(struct exec *exec, struct conn *conn, struct engine *engine, const struct names *names)
+{
+	engine_stays_apart(conn, engine);
+	if (engine_met(engine))
+		hand_over_lane(exec, conn, engine, names);
+	if (engine_met(engine) && lane_leaves(&engine->channel.in))
+		evict_out(conn, engine, names->fds[0]);
+	if (!exec->spawns && is_ours())
+		engine_gives_up(conn, engine);
+}
+
+/* Another thread may close the connection meanwhile, and its number be another's. */
 static void hand_over(struct exec *exec, struct conn *conn, const struct names *names)
 {
 	struct engine *engine = engine_enter(conn, conn_fd(conn));
@@ -249,14 +261,9 @@ static void hand_over(struct exec *exec, struct conn *conn, const struct names *
 	if (!exec->spawns && is_ours())
 		sources_keep(conn, engine);
 	if (target(exec) != TARGET_NONE && lock_take(&engine->in, &hold)) {
-		engine_stays_apart(conn, engine);
-		if (engine_met(engine))
-			hand_over_lane(exec, conn, engine, names);
+		if (engine_is_held(conn, names->fds[0]))
+			hand_over_held(exec, conn, engine, names);
 		lock_give(&engine->in, &hold);
-		if (engine_met(engine) && lane_leaves(&engine->channel.in))
-			evict_out(conn, engine, names->fds[0]);
-		if (!exec->spawns && is_ours())
-			engine_gives_up(conn, engine);
 	}
 	engine_leave(conn);
 }

@@ -6,7 +6,6 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -15,6 +14,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/sys.h"
+#include "common/thread.h"
 #include "preload/sg.h"
 
 #define STACK_BYTES (64 * 1024)
@@ -216,27 +216,6 @@ static void *flusher_run(void *unused)
 	return unused;
 }
 
-static bool start_thread(void)
-{
-	pthread_attr_t attributes;
-	pthread_t thread;
-	sigset_t all, before;
-	int rc;
-
-	if (pthread_attr_init(&attributes))
-		return false;
-	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-	pthread_attr_setstacksize(&attributes, STACK_BYTES);
-#endif
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = pthread_create(&thread, &attributes, flusher_run, NULL);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_attr_destroy(&attributes);
-	return rc == 0;
-}
-
 bool flusher_ready(void)
 {
 	int now = atomic_load_explicit(&state, memory_order_acquire);
@@ -252,7 +231,7 @@ bool flusher_ready(void)
 		goto fail;
 	atomic_store(&wake_fd, sys_fd_raise((int)fd));
 	table_own_add(atomic_load(&wake_fd));
-	if (!start_thread())
+	if (thread_start(flusher_run, NULL, STACK_BYTES))
 		goto close_fd;
 	atomic_store_explicit(&state, RUNNING, memory_order_release);
 	errno = saved;

@@ -15,9 +15,11 @@
 #include "common/sys.h"
 #include "preload/conn.h"
 #include "preload/engine.h"
+#include "preload/defer.h"
 #include "preload/evict.h"
 #include "preload/sg.h"
 #include "rdma/guard.h"
+#include "rdma/later.h"
 
 _Atomic bool guest_sandbox;
 _Atomic bool guest_rings;
@@ -26,8 +28,12 @@ _Atomic bool guest_ending;
 /* A filter may allow nothing of what a fault on a guarded page, a held byte or a ring takes: there may be none behind it. */
 static void enter_sandbox(void)
 {
-	if (!guest_sandboxed() && engine_possible() && conn_process_is_ours())
+	if (!guest_sandboxed())
+		later_hold();
+	if (!guest_sandboxed() && engine_possible() && conn_process_is_ours()) {
+		defer_settle_all();
 		conn_each(evict_all_of);
+	}
 	atomic_store(&guest_sandbox, true);
 	sg_flush_all();
 	guard_settle(NULL, SIZE_MAX);
@@ -54,14 +60,16 @@ static void notes_break(uintptr_t end)
 {
 	uintptr_t now = end ? (uintptr_t)sys_call(SYS_brk, 0, 0, 0, 0, 0, 0) : 0;
 
-	if (now > end)
+	if (now > end) {
+		later_forget((void *)end, now - end);
 		guard_forget((void *)end, now - end);
+	}
 }
 
 /* Memory that a raw system call has the kernel write to, or that it takes away. */
 static void notes_memory(long number, const long *a)
 {
-	if (!guard_active())
+	if (!guard_active() && !later_active())
 		return;
 	switch (number) {
 	case SYS_read:
@@ -99,16 +107,20 @@ static void notes_memory(long number, const long *a)
 		}
 		break;
 	case SYS_munmap:
+		later_forget((void *)a[0], (size_t)a[1]);
 		guard_forget((void *)a[0], (size_t)a[1]);
 		break;
 	case SYS_mmap:
-		if (a[3] & MAP_FIXED)
+		if (a[3] & MAP_FIXED) {
+			later_forget((void *)a[0], (size_t)a[1]);
 			guard_forget((void *)a[0], (size_t)a[1]);
+		}
 		break;
 	case SYS_brk:
 		notes_break((uintptr_t)a[0]);
 		break;
 	case SYS_mremap:
+		later_settle(NULL, SIZE_MAX);
 		if (a[3] & MREMAP_FIXED)
 			guard_forget((void *)a[4], (size_t)a[2]);
 		guard_settle((void *)a[0], (size_t)a[1]);
@@ -116,6 +128,7 @@ static void notes_memory(long number, const long *a)
 	case SYS_madvise:
 	case SYS_mprotect:
 	case SYS_pkey_mprotect:
+		later_settle((void *)a[0], (size_t)a[1]);
 		guard_settle((void *)a[0], (size_t)a[1]);
 		break;
 	default:
@@ -155,6 +168,7 @@ void guest_notes_syscall(long number, const long *a)
 	case SYS_clone:
 	case SYS_fork:
 		sg_flush_all();
+		later_settle(NULL, SIZE_MAX);
 		return;
 	default:
 		notes_memory(number, a);

@@ -9,7 +9,9 @@
 
 #include "common/clock.h"
 #include "common/sys.h"
+#include "preload/defer.h"
 #include "preload/engine_in.h"
+#include "preload/far.h"
 #include "preload/real.h"
 #include "preload/spread.h"
 
@@ -27,20 +29,50 @@ struct hot_entry {
 
 struct hot {
 	struct lock lock;
+	struct hot *_Atomic next; /* of all there are */
 	uint32_t count;
 	uint32_t first; /* where the next wait begins to look, so that none is always last */
 	uint32_t turn;
 	uint32_t sleepers;
+	int set_fd; /* by which one of them sleeps */
 	uint32_t spin_ns;
 	uint32_t spin_skip;
 	_Atomic uint64_t kernel_asked;
 	struct hot_entry entry[HOT_MAX];
 };
 
+static struct hot *_Atomic all;
+static struct lock all_lock; /* of changes: at any moment it can be walked */
+
 static const char wake_mark; /* its address is the data of the event that wakes */
 
 static bool has_news(const struct hot_entry *entry);
 static struct epoll_event event_of(const struct hot_entry *entry);
+
+static void enter_all(struct hot *hot)
+{
+	struct lock_hold hold;
+
+	if (!lock_take(&all_lock, &hold))
+		return;
+	atomic_store(&hot->next, atomic_load(&all));
+	atomic_store(&all, hot);
+	lock_give(&all_lock, &hold);
+}
+
+static void leave_all(struct hot *hot)
+{
+	struct hot *_Atomic *at = &all;
+	struct lock_hold hold;
+
+	if (!lock_take(&all_lock, &hold))
+		return;
+	while (atomic_load(at) && atomic_load(at) != hot)
+		at = &atomic_load(at)->next;
+	if (atomic_load(at))
+		atomic_store(at, atomic_load(&hot->next));
+	lock_give(&all_lock, &hold);
+}
 
 /* Returns the list of a set, made now if need be; NULL without memory. */
 static struct hot *list_of(struct set *set)
@@ -54,10 +86,23 @@ static struct hot *list_of(struct set *set)
 	if (!hot)
 		return NULL;
 	hot->spin_ns = (uint32_t)settings.spin_us * 1000;
+	enter_all(hot);
 	if (atomic_compare_exchange_strong(&set->hot, &none, hot))
 		return hot;
+	leave_all(hot);
 	sys_call(SYS_munmap, (long)hot, sizeof(*hot), 0, 0, 0, 0);
 	return none;
+}
+
+/* All connections were made cold for the fork. The lists may have been in use by threads that are not here. */
+void hot_after_fork(void)
+{
+	atomic_store(&all_lock.word, 0);
+	for (struct hot *hot = atomic_load(&all); hot; hot = atomic_load(&hot->next)) {
+		atomic_store(&hot->lock.word, 0);
+		hot->count = 0;
+		hot->sleepers = 0;
+	}
 }
 
 static struct hot *list_there_is(struct set *set)
@@ -69,8 +114,10 @@ void hot_free(struct set *set)
 {
 	struct hot *hot = atomic_exchange(&set->hot, NULL);
 
-	if (hot)
-		sys_call(SYS_munmap, (long)hot, sizeof(*hot), 0, 0, 0, 0);
+	if (!hot)
+		return;
+	leave_all(hot);
+	sys_call(SYS_munmap, (long)hot, sizeof(*hot), 0, 0, 0, 0);
 }
 
 /* A registration has a place under its connection's lock alone, and loses it under the list's: without that, 0 is certain. */
@@ -188,66 +235,75 @@ bool hot_is_wake(const struct epoll_event *event)
 	return event->data.ptr == &wake_mark;
 }
 
-/* The ring has something, and there is no doorbell for it: the next wait tells. */
-static void mark_overdue(struct watch *watch)
+/* Tells of an overdue registration, if it still is one. Returns how many events. */
+static int tell_overdue(struct conn *conn, struct watch *overdue, struct set *set, struct epoll_event *event)
 {
-	watch->overdue = true;
-	atomic_store(&watch->set->overdue, true);
-}
-
-static __thread struct {
-	struct set *set;
-	struct epoll_event *events;
-	int room, told;
-} overdue __attribute__((tls_model("initial-exec")));
-
-static void tell_overdue(struct conn *conn)
-{
+	struct hot_entry entry = { conn, conn->watches, 0 };
 	struct engine *engine = atomic_load(&conn->engine);
-	struct lock_hold hold;
 
-	if (!conn->watches || !engine || !lock_take(&conn->lock, &hold))
-		return;
-	for (struct watch *watch = conn->watches; watch && overdue.told < overdue.room; watch = watch->next) {
-		struct hot_entry entry = { conn, watch, 0 };
-
-		if (watch->set != overdue.set || !watch->overdue)
-			continue;
-		watch->overdue = false;
-		watch->turn = atomic_load_explicit(&watch->set->turn, memory_order_relaxed);
-		if (!engine_met(engine) || !has_news(&entry))
-			continue;
-		overdue.events[overdue.told++] = event_of(&entry);
-		/* What is left of a ring that was left has no doorbell that would go on telling. */
-		if (lane_has_left(&engine->channel.in) && !(watch->event.events & (EPOLLET | EPOLLONESHOT)))
-			mark_overdue(watch);
-	}
-	lock_give(&conn->lock, &hold);
+	while (entry.watch && (entry.watch != overdue || overdue->set != set))
+		entry.watch = entry.watch->next;
+	if (!entry.watch || !engine)
+		return 0;
+	overdue->turn = atomic_load_explicit(&set->turn, memory_order_relaxed);
+	if (!engine_met(engine) || !(overdue->event.events & READS) || !has_news(&entry))
+		return 0;
+	*event = event_of(&entry);
+	/* What is left of a ring that was left has no doorbell that would go on telling. */
+	if (lane_has_left(&engine->channel.in) && !(overdue->event.events & (EPOLLET | EPOLLONESHOT)))
+		watch_mark_overdue(overdue);
+	return 1;
 }
 
 int hot_tell_overdue(struct set *set, struct epoll_event *events, int count)
 {
-	if (!atomic_exchange(&set->overdue, false))
-		return 0;
-	overdue.set = set;
-	overdue.events = events;
-	overdue.room = count;
-	overdue.told = 0;
-	conn_each(tell_overdue);
-	if (overdue.told == count)
-		atomic_store(&set->overdue, true);
-	return overdue.told;
+	int told = 0;
+
+	/* As many as there are now: some come again. */
+	for (uint32_t left = atomic_load(&set->overdue); left && told < count; left--) {
+		struct watch *watch;
+		struct conn *conn = watch_take_overdue(set, &watch);
+		struct lock_hold hold;
+
+		if (!conn || !lock_take(&conn->lock, &hold))
+			continue;
+		told += tell_overdue(conn, watch, set, &events[told]);
+		lock_give(&conn->lock, &hold);
+	}
+	return told;
+}
+
+/*
+ * What came to a ring between its registration's last place in the list and its arming has no doorbell. Whoever is not asleep yet
+ * finds the registration overdue before he is.
+ */
+static void tell_sleepers(struct watch *watch)
+{
+	struct hot *hot = list_there_is(watch->set);
+	struct lock_hold hold;
+	int fd = -1;
+
+	watch_mark_overdue(watch);
+	if (!hot || !lock_take(&hot->lock, &hold))
+		return;
+	if (hot->sleepers)
+		fd = hot->set_fd;
+	lock_give(&hot->lock, &hold);
+	if (fd >= 0 && table_set(fd) == watch->set)
+		hot_wake_sleeper(fd);
 }
 
 void hot_cool(struct conn *conn)
 {
 	struct engine *engine = atomic_load(&conn->engine);
 
-	for (struct watch *watch = conn->watches; watch; watch = watch->next)
+	for (struct watch *watch = conn->watches; watch; watch = watch->next) {
+		defer_settle(watch);
 		hot_drop(conn, watch);
+	}
 	if (engine && conn->watches && !engine_arm(conn, engine)) {
 		for (struct watch *watch = conn->watches; watch; watch = watch->next)
-			mark_overdue(watch);
+			tell_sleepers(watch);
 	}
 }
 
@@ -261,7 +317,7 @@ void hot_enters(struct conn *conn, struct watch *watch, int set_fd)
 		atomic_store_explicit(&hot->kernel_asked, 0, memory_order_relaxed);
 	if (!engine || !watch->attentive || hot_add(conn, watch) || engine_arm(conn, engine))
 		return;
-	mark_overdue(watch);
+	watch_mark_overdue(watch);
 	hot = list_there_is(watch->set);
 	if (hot && hot->sleepers)
 		hot_wake_sleeper(set_fd);
@@ -273,21 +329,30 @@ void hot_turn(struct set *set)
 {
 	struct hot *hot = list_there_is(set);
 
-	if (hot)
+	if (hot || atomic_load_explicit(&set->deferred_count, memory_order_relaxed))
 		atomic_fetch_add_explicit(&set->turn, 1, memory_order_relaxed);
+}
+
+static struct engine *engine_of(const struct hot_entry *entry)
+{
+	return atomic_load_explicit(&entry->conn->engine, memory_order_acquire);
 }
 
 static struct lane *lane_of(const struct hot_entry *entry)
 {
-	return &atomic_load_explicit(&entry->conn->engine, memory_order_acquire)->channel.in;
+	return &engine_of(entry)->channel.in;
 }
 
 /* Whether there is something in the ring that the program has not been told of, or is to be told of again. */
 static bool has_news(const struct hot_entry *entry)
 {
 	struct lane *in = lane_of(entry);
-	uint64_t tail = atomic_load_explicit(&in->shared->tail, memory_order_acquire);
+	uint64_t tail;
 
+	if (!(entry->watch->event.events & READS))
+		return false; /* the program does not ask at present */
+	far_poll(entry->conn, engine_of(entry));
+	tail = atomic_load_explicit(&in->shared->tail, memory_order_acquire);
 	if (tail == atomic_load_explicit(&in->shared->head, memory_order_relaxed))
 		return false;
 	if (entry->watch->event.events & EPOLLET && tail == entry->watch->seen_tail)
@@ -359,7 +424,7 @@ bool hot_kernel_waits(struct set *set)
 {
 	struct hot *hot = list_there_is(set);
 
-	return hot && hot->count &&
+	return hot && (hot->count || atomic_load_explicit(&set->deferred_count, memory_order_relaxed)) &&
 	       clock_now() - atomic_load_explicit(&hot->kernel_asked, memory_order_relaxed) >= KERNEL_EVERY_NS;
 }
 
@@ -422,7 +487,7 @@ static void heat_all(struct hot *hot, uint32_t slept)
 	}
 }
 
-bool hot_sleeps(struct set *set)
+bool hot_sleeps(struct set *set, int set_fd)
 {
 	struct hot *hot = list_of(set);
 	struct lock_hold hold;
@@ -437,10 +502,13 @@ bool hot_sleeps(struct set *set)
 
 		news = !engine_arm(conn, atomic_load(&conn->engine)) && has_news(&hot->entry[i]);
 	}
-	if (!news)
+	news = news || atomic_load(&set->overdue);
+	if (!news) {
 		hot->sleepers++;
-	else if (!hot->sleepers)
+		hot->set_fd = set_fd;
+	} else if (!hot->sleepers) {
 		heat_all(hot, 0);
+	}
 	lock_give(&hot->lock, &hold);
 	return !news;
 }

@@ -48,7 +48,7 @@ uint32_t hot_spin_ns(struct set *set);
 void hot_has_spun(struct set *set, bool paid);
 
 /* Before a sleep in the kernel. Returns false if there is something: then there is none. */
-bool hot_sleeps(struct set *set);
+bool hot_sleeps(struct set *set, int set_fd);
 void hot_wakes(struct set *set);
 
 /* A registration that was made or changed: it becomes hot, or is armed; what its ring has already is told. */
@@ -65,5 +65,8 @@ bool hot_is_wake(const struct epoll_event *event);
 
 /* The set is gone. */
 void hot_free(struct set *set);
+
+/* In the child of a fork. */
+void hot_after_fork(void);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <link.h>
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
@@ -15,6 +16,22 @@
 #include "preload/zerocopy.h"
 
 __thread uint32_t send_sample __attribute__((tls_model("initial-exec")));
+__thread uintptr_t send_site __attribute__((tls_model("initial-exec")));
+
+/* The library itself, as the linker calls its beginning. */
+extern const ElfW(Ehdr) __ehdr_start __attribute__((visibility("hidden")));
+
+uintptr_t send_call_site(void)
+{
+	const ElfW(Phdr) *part = (const void *)((const char *)&__ehdr_start + __ehdr_start.e_phoff);
+	uintptr_t inside = send_site - (uintptr_t)&__ehdr_start;
+
+	for (int i = 0; i < __ehdr_start.e_phnum; i++) {
+		if (part[i].p_type == PT_LOAD && inside - part[i].p_vaddr < part[i].p_memsz)
+			return 0;
+	}
+	return send_site;
+}
 
 /* What bytes already accepted have met is told by the next call, with the signal that goes with it. */
 static int tell_error(struct conn *conn, int flags)
@@ -26,11 +43,6 @@ static int tell_error(struct conn *conn, int flags)
 	return -error;
 }
 
-static bool waits(int fd, int flags)
-{
-	return !(flags & MSG_DONTWAIT) && !(sys_call(SYS_fcntl, fd, F_GETFL, 0, 0, 0, 0) & O_NONBLOCK);
-}
-
 int send_before_kernel(struct conn *conn, int fd, int flags, enum stat_reason why)
 {
 	int rc;
@@ -39,7 +51,7 @@ int send_before_kernel(struct conn *conn, int fd, int flags, enum stat_reason wh
 	if (why != REASON_NONE)
 		stats_reason(conn->slot, why);
 	if (__builtin_expect(atomic_load_explicit(&conn->sg.held, memory_order_relaxed) != 0, 0)) {
-		rc = sg_drain(conn, fd, waits(fd, flags));
+		rc = sg_drain(conn, fd, conn_waits(fd, flags));
 		if (rc < 0)
 			return rc;
 	}
@@ -206,9 +218,9 @@ static ssize_t send_by_engine(struct conn *conn, int fd, const struct iovec *iov
 		return rc < 0 ? rc : SEND_BY_KERNEL;
 	}
 	{
-		__attribute__((cleanup(engine_raw_ends))) struct engine_raw raw = engine_raw_begins(conn, fd);
+		__attribute__((cleanup(engine_raw_ends))) struct engine_raw raw = engine_raw_begins(conn, fd, flags);
 
-		raw.done = take_path(conn, fd, iov, count, flags, path);
+		raw.done = raw.error ? raw.error : take_path(conn, fd, iov, count, flags, path);
 		return raw.done;
 	}
 }

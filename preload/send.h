@@ -38,6 +38,16 @@ ssize_t send_behind(int fd, const struct iovec *iov, int count, size_t done, int
 extern __thread uint32_t send_sample __attribute__((tls_model("initial-exec")));
 
 /*
+ * Where in the program this thread's last send was made: kept by the wrappers, for those who remember what comes of sends by
+ * where they come from. One store, as most sends are too small for that.
+ */
+extern __thread uintptr_t send_site __attribute__((tls_model("initial-exec")));
+#define SEND_SITE() ((uintptr_t)__builtin_extract_return_addr(__builtin_return_address(0)))
+
+/* Returns the place of the present send; 0, not known, for one that the library makes for another call: stdio, syscall(). */
+uintptr_t send_call_site(void);
+
+/*
  * Returns the time for one send in STATS_SAMPLE, 0 for the others, which are not timed. A sandbox may have no clock: in seccomp's
  * strict mode reading it is a fault, and on some machines it is a system call.
  */

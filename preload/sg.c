@@ -294,6 +294,12 @@ void sg_flush_all(void)
 {
 	struct lock_hold hold;
 
+	/*
+	 * A child of vfork has its parent's memory, but not the descriptors that other threads have opened or closed since: there
+	 * a number may be another connection. The bytes are the parent's, which goes on sending them.
+	 */
+	if (!conn_process_is_ours())
+		return;
 	for (int i = 0; i < SG_SLOTS; i++) {
 		struct conn *conn = atomic_load(&sg_slots[i].conn);
 

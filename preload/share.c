@@ -31,8 +31,11 @@ static void pass(int fd)
 {
 	struct conn *conn = table_conn(fd);
 
-	if (!conn)
+	if (!conn) {
+		if (table_set(fd))
+			watch_nest(fd); /* who gets it waits in it, too */
 		return;
+	}
 	/* Whoever gets it could not have what is unread here, and would go on behind it. */
 	if (!engine_retire(conn, fd))
 		evict_reset(conn, fd);

@@ -9,6 +9,7 @@
 #include "common/stats.h"
 #include "common/sys.h"
 #include "rdma/guard.h"
+#include "rdma/later.h"
 
 _Atomic uintptr_t *table;
 uint32_t table_size;
@@ -41,6 +42,7 @@ void table_own_refresh(void)
 	now[count++] = log_descriptor();
 	now[count++] = stats_descriptor();
 	now[count++] = atomic_load(&own_extra) - 1;
+	now[count++] = later_descriptor();
 	count += guard_descriptors(now + count, OWN_MAX - count);
 	for (int i = 0; i < OWN_MAX; i++) {
 		int fd = i < count ? now[i] : -1;

@@ -52,14 +52,14 @@ static void end_run(struct trial *trial)
  * The first way is left for a clear gain only: what another costs the connections beside it, in turns of a core that they share,
  * is not seen here.
  */
-static unsigned int best_of(const struct trial *trial)
+static unsigned int best_of(const uint64_t *cost, unsigned int ways)
 {
-	uint64_t least = trial->cost[0] - trial->cost[0] / 4;
+	uint64_t least = cost[0] - cost[0] / 4;
 	unsigned int best = 0;
 
-	for (unsigned int way = 1; way < TRIAL_WAYS; way++) {
-		if (trial->cost[way] && (!trial->cost[0] || trial->cost[way] < least)) {
-			least = trial->cost[way];
+	for (unsigned int way = 1; way < ways; way++) {
+		if (cost[way] && (!cost[0] || cost[way] < least)) {
+			least = cost[way];
 			best = way;
 		}
 	}
@@ -75,7 +75,7 @@ static bool is_hopeless(const struct trial *trial, unsigned int way, uint64_t be
 /* Returns false when all runs are done. */
 static bool begin_run(struct trial *trial)
 {
-	uint64_t best = trial->cost[best_of(trial)];
+	uint64_t best = trial->cost[best_of(trial->cost, TRIAL_WAYS)];
 
 	for (; trial->run < ROUNDS * TRIAL_WAYS; trial->run++) {
 		unsigned int way = trial->run % TRIAL_WAYS;
@@ -113,12 +113,16 @@ static bool claim(struct trial *trial, struct trial_knowledge *knowledge, int cl
 static void conclude(struct trial *trial, struct trial_knowledge *knowledge, uint64_t now)
 {
 	int class = trial->class - 1;
-	uint32_t best = best_of(trial) + 1, before = atomic_load(&knowledge->classes[class].best);
+	uint32_t best = best_of(trial->cost, TRIAL_WAYS) + 1;
+	uint32_t before = atomic_load(&knowledge->classes[class].best);
 	uint64_t calm = atomic_load(&knowledge->classes[class].calm_ns);
 
 	calm = before == best && calm ? 2 * calm : CALM_FIRST;
 	calm = calm < CALM_MAX ? calm : CALM_MAX;
 	trial->class = 0;
+	for (int way = 0; way < TRIAL_WAYS; way++)
+		atomic_store(&knowledge->classes[class].cost[way], trial->cost[way]);
+	atomic_fetch_add(&knowledge->classes[class].tries, 1);
 	atomic_store(&knowledge->classes[class].best, best);
 	atomic_store(&knowledge->classes[class].calm_ns, calm);
 	atomic_store(&knowledge->classes[class].again_ns, now + calm);
@@ -155,4 +159,14 @@ unsigned int trial_next(struct trial *trial, struct trial_knowledge *knowledge, 
 	}
 	best = atomic_load_explicit(&knowledge->classes[class].best, memory_order_relaxed);
 	return best ? best - 1 : 0;
+}
+
+unsigned int trial_best_before(const struct trial_knowledge *knowledge, size_t bytes, unsigned int way)
+{
+	int class = class_of(bytes);
+	uint64_t cost[TRIAL_WAYS];
+
+	for (unsigned int i = 0; i < way; i++)
+		cost[i] = atomic_load_explicit(&knowledge->classes[class].cost[i], memory_order_relaxed);
+	return best_of(cost, way);
 }

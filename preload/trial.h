@@ -25,6 +25,8 @@ struct trial_knowledge {
 		_Atomic uint64_t again_ns; /* when it is to be tried the next time; UINT64_MAX: somebody is at it */
 		_Atomic uint64_t since_ns; /* he has begun */
 		_Atomic uint64_t calm_ns;
+		/* Of the last time that it was tried, for who wants to know why. */
+		_Atomic uint64_t tries, cost[TRIAL_WAYS]; /* ns for 1024 bytes; 0: not known */
 	} classes[TRIAL_CLASSES];
 };
 
@@ -45,5 +47,8 @@ struct trial {
 
 /* Returns the way for a send of so many bytes that begins at `now` (ns). Zeroes are a beginning. */
 unsigned int trial_next(struct trial *trial, struct trial_knowledge *knowledge, size_t bytes, uint64_t now);
+
+/* Returns the best way for so many bytes of those before `way`, which is out of the question for other reasons. */
+unsigned int trial_best_before(const struct trial_knowledge *knowledge, size_t bytes, unsigned int way);
 
 #endif

@@ -2,11 +2,16 @@
 #define _GNU_SOURCE
 #include "preload/watch.h"
 
+#include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
+#include "common/log.h"
 #include "common/sys.h"
+#include "preload/defer.h"
 #include "preload/engine.h"
+#include "preload/guest.h"
 #include "preload/hot.h"
 #include "preload/pool.h"
 #include "preload/zerocopy.h"
@@ -29,6 +34,149 @@ static struct pool pieces = {
 };
 static struct lock sets_lock; /* of `leaving` and `nesting` */
 
+/*
+ * The registrations by set and data, for events. A row's list is short unless the program gives many connections the same data.
+ * Its lock is taken under a connection's, and none under it.
+ */
+#define ROWS 16384
+static struct watch *rows[ROWS];
+static struct lock rows_lock; /* of the sets' lists of overdue registrations, too */
+
+static struct watch **row_of(const struct set *set, uint64_t data)
+{
+	return &rows[((data ^ (uintptr_t)set) * 0x9e3779b97f4a7c15ull) >> 50];
+}
+
+/* Each step leaves a list that can be gone through: another thread may fork. */
+static void index_put(struct watch *watch)
+{
+	struct watch **row = row_of(watch->set, watch->event.data.u64);
+	struct lock_hold hold;
+
+	if (!lock_take(&rows_lock, &hold))
+		return;
+	watch->row_next = *row;
+	*row = watch;
+	lock_give(&rows_lock, &hold);
+}
+
+static void unlink_overdue(struct watch *watch)
+{
+	struct set *set = watch->set;
+
+	*watch->overdue_link = watch->overdue_next;
+	if (watch->overdue_next)
+		watch->overdue_next->overdue_link = watch->overdue_link;
+	else
+		set->overdue_last = watch->overdue_link;
+	watch->overdue = false;
+	atomic_fetch_sub(&set->overdue, 1);
+}
+
+static void index_drop(struct watch *watch, bool for_good)
+{
+	struct watch **at = row_of(watch->set, watch->event.data.u64);
+	struct lock_hold hold;
+
+	if (!lock_take(&rows_lock, &hold))
+		return;
+	while (*at && *at != watch)
+		at = &(*at)->row_next;
+	if (*at)
+		*at = watch->row_next;
+	if (for_good && watch->overdue)
+		unlink_overdue(watch);
+	lock_give(&rows_lock, &hold);
+}
+
+void watch_leave_index(struct watch *watch)
+{
+	index_drop(watch, false);
+}
+
+struct conn *watch_conn_of(const struct set *set, uint64_t data, bool (*may_hide)(struct conn *conn))
+{
+	struct conn *found = NULL;
+	struct lock_hold hold;
+
+	if (!lock_take(&rows_lock, &hold))
+		return NULL;
+	for (struct watch *watch = *row_of(set, data); watch && !found; watch = watch->row_next) {
+		if (watch->set == set && watch->event.data.u64 == data && may_hide(watch->conn))
+			found = watch->conn;
+	}
+	lock_give(&rows_lock, &hold);
+	return found;
+}
+
+/* A line of a set's fdinfo, such as "tfd:        5 events:       19 data:                7  pos:0 ino:...". */
+static bool line_has_data(const char *line, uint64_t data)
+{
+	const char *at = strstr(line, " data:");
+
+	return !strncmp(line, "tfd:", 4) && at && strtoull(at + strlen(" data:"), NULL, 16) == data;
+}
+
+bool watch_data_is_shared(int set_fd, uint64_t data)
+{
+	char path[64], text[1024], line[128];
+	size_t used = 0;
+	int count = 0;
+	long fd, got;
+
+	log_format(path, sizeof(path), "/proc/self/fdinfo/%d", set_fd);
+	fd = guest_sandboxed() ? -1 : sys_call(SYS_openat, AT_FDCWD, (long)path, O_RDONLY | O_CLOEXEC, 0, 0, 0);
+	while (fd >= 0 && count < 2 && (got = sys_call(SYS_read, fd, (long)text, sizeof(text), 0, 0, 0)) > 0) {
+		for (long i = 0; i < got; i++) {
+			if (text[i] != '\n') {
+				line[used] = text[i];
+				used += used < sizeof(line) - 1;
+				continue;
+			}
+			line[used] = '\0';
+			used = 0;
+			count += line_has_data(line, data);
+		}
+	}
+	if (fd >= 0)
+		sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
+	return count > 1;
+}
+
+void watch_mark_overdue(struct watch *watch)
+{
+	struct set *set = watch->set;
+	struct lock_hold hold;
+
+	if (!lock_take(&rows_lock, &hold))
+		return;
+	if (!watch->overdue) {
+		watch->overdue = true;
+		watch->overdue_next = NULL;
+		watch->overdue_link = set->overdue_first ? set->overdue_last : &set->overdue_first;
+		*watch->overdue_link = watch;
+		set->overdue_last = &watch->overdue_next;
+		atomic_fetch_add(&set->overdue, 1);
+	}
+	lock_give(&rows_lock, &hold);
+}
+
+struct conn *watch_take_overdue(struct set *set, struct watch **watch)
+{
+	struct conn *conn = NULL;
+	struct lock_hold hold;
+
+	if (!lock_take(&rows_lock, &hold))
+		return NULL;
+	*watch = set->overdue_first;
+	if (*watch) {
+		conn = (*watch)->conn;
+		unlink_overdue(*watch);
+	}
+	lock_give(&rows_lock, &hold);
+	return conn;
+}
+
 static void *piece_take(void)
 {
 	void *piece = pool_take(&pieces);
@@ -42,6 +190,8 @@ void watch_after_fork(void)
 {
 	atomic_store(&pieces.lock.word, 0);
 	atomic_store(&sets_lock.word, 0);
+	atomic_store(&rows_lock.word, 0);
+	hot_after_fork();
 }
 
 void set_open(int fd)
@@ -55,6 +205,7 @@ void set_open(int fd)
 	if (!set)
 		return;
 	atomic_store(&set->descriptors, 1);
+	defer_open(set);
 	table_put(fd, (uintptr_t)set | TABLE_SET);
 }
 
@@ -78,8 +229,10 @@ static void remove_watches(struct conn *conn, const struct set *set, int fd)
 			at = &watch->next;
 			continue;
 		}
+		defer_forget(watch);
 		hot_drop(conn, watch);
 		hot_attend(conn, watch, false);
+		index_drop(watch, true);
 		*at = watch->next;
 		pool_give(&pieces, watch);
 	}
@@ -102,18 +255,41 @@ static void leave_set(struct conn *conn)
 	lock_give(&conn->lock, &hold);
 }
 
+/* Both under sets_lock: who finds a set in the table there may count on it. */
+void set_dup(int from, int to)
+{
+	struct lock_hold hold;
+	struct set *set;
+
+	if (!lock_take(&sets_lock, &hold))
+		return;
+	set = table_set(from); /* another thread may have closed it */
+	if (set) {
+		atomic_fetch_add(&set->descriptors, 1);
+		defer_settle_set(set);
+		table_put(to, (uintptr_t)set | TABLE_SET);
+	}
+	lock_give(&sets_lock, &hold);
+}
+
 void set_release(int fd)
 {
-	struct set *set = table_set(fd);
 	struct lock_hold hold;
+	struct set *set;
 
-	if (!set || atomic_fetch_sub(&set->descriptors, 1) > 1)
-		return;
 	if (!lock_take(&sets_lock, &hold))
 		return; /* a few bytes lost */
+	set = table_set(fd);
+	if (set)
+		table_put(fd, TABLE_UNKNOWN);
+	if (set && atomic_fetch_sub(&set->descriptors, 1) > 1)
+		set = NULL;
 	leaving = set;
-	conn_each(leave_set);
+	if (set)
+		conn_each(leave_set);
 	lock_give(&sets_lock, &hold);
+	if (!set)
+		return;
 	hot_free(set);
 	pool_give(&pieces, set);
 }
@@ -125,12 +301,14 @@ void watch_forget_descriptor(struct conn *conn, int fd)
 	 * still come. So it stays, under a number that no epoll_ctl will name.
 	 */
 	for (struct watch *watch = conn->watches; watch; watch = watch->next) {
-		if (watch->fd == fd)
-			watch->fd = -1 - fd;
+		if (watch->fd != fd)
+			continue;
+		defer_settle(watch);
+		watch->fd = -1 - fd;
 	}
 }
 
-static struct watch *find(struct conn *conn, const struct set *set, int fd)
+struct watch *watch_find(struct conn *conn, const struct set *set, int fd)
 {
 	struct watch *watch = conn->watches;
 
@@ -141,7 +319,7 @@ static struct watch *find(struct conn *conn, const struct set *set, int fd)
 
 static void follow_conn(struct conn *conn, struct set *set, int set_fd, int op, int fd, const struct epoll_event *event)
 {
-	struct watch *watch = find(conn, set, fd);
+	struct watch *watch = watch_find(conn, set, fd);
 
 	if (op == EPOLL_CTL_DEL) {
 		if (watch)
@@ -154,14 +332,20 @@ static void follow_conn(struct conn *conn, struct set *set, int set_fd, int op, 
 			conn->zerocopy.refused = true; /* its events could not be told apart */
 			return;
 		}
+		watch->conn = conn;
 		watch->set = set;
 		watch->fd = fd;
 		watch->next = conn->watches;
 		conn->watches = watch;
+	} else {
+		index_drop(watch, false);
 	}
 	hot_drop(conn, watch);
+	watch->gone = false;
 	watch->event = *event;
+	index_put(watch);
 	watch->seen = false;
+	watch->seen_refused = UINT32_MAX; /* that there is room at its beginning is to be told */
 	watch->seen_tail = UINT64_MAX;
 	watch->added = atomic_load(&set->emptied);
 	hot_enters(conn, watch, set_fd);

@@ -13,11 +13,18 @@
 /* Takes a new epoll descriptor in. */
 void set_open(int fd);
 
-/* One descriptor of the set is closed. */
+/* One descriptor of the set is closed, or a new one made: nothing happens if `from` is no set by now. */
 void set_release(int fd);
+void set_dup(int from, int to);
 
 /* After a successful epoll_ctl(set, op, fd, event). */
 void watch_follow(int set, int op, int fd, const struct epoll_event *event);
+
+/* Returns the registration of a descriptor of the connection in the set, or NULL. Under the lock. */
+struct watch *watch_find(struct conn *conn, const struct set *set, int fd);
+
+/* No event is of this registration any more. */
+void watch_leave_index(struct watch *watch);
 
 /* Drops the registrations made under a descriptor that is closed while others of the connection stay. Under the lock. */
 void watch_forget_descriptor(struct conn *conn, int fd);
@@ -30,6 +37,21 @@ void watch_nest(int fd);
 
 /* Returns whether the connection is in a set that is waited for itself. Under the lock. */
 bool watch_nested(const struct conn *conn);
+
+/*
+ * Returns the connection of an event, if it may have to be hidden; NULL: none of those. A hint: the caller has to lock it and
+ * compare. Its cost does not depend on how many connections there are.
+ */
+struct conn *watch_conn_of(const struct set *set, uint64_t data, bool (*may_hide)(struct conn *conn));
+
+/* Whether several registrations of the set have this data, as the kernel tells. Takes as long as the set is large. */
+bool watch_data_is_shared(int set_fd, uint64_t data);
+
+/* The ring has something, and there is no doorbell for it: the set's next wait tells. Under the connection's lock. */
+void watch_mark_overdue(struct watch *watch);
+
+/* Takes the registration from the list that stands there longest. Returns its connection, NULL: there is none. */
+struct conn *watch_take_overdue(struct set *set, struct watch **watch);
 
 /* In the child of a fork: locks of threads that are not there are free. */
 void watch_after_fork(void);

@@ -64,6 +64,12 @@ extern const struct guard_backend *_Atomic guard_backend_now; /* the one in use,
 /* How many threads are between guard_before_fork() and guard_after_fork(). Raised under the lock; a child begins with 0. */
 extern _Atomic unsigned int guard_forks;
 
+/* Another userfaultfd has registered memory: until it is 0, nothing is unregistered that is not in the books. By later.c. */
+extern _Atomic unsigned int guard_keeps_untidy;
+
+/* A userfaultfd that sees the kernel's faults too, or -errno. */
+long guard_open_userfaultfd(void);
+
 /* guard.c: the lock. Signals are blocked while it is held. */
 uint64_t guard_lock(void);
 void guard_unlock(uint64_t mask);

@@ -18,14 +18,12 @@
 #include "rdma/guard_internal.h"
 
 #include <errno.h>
-#include <linux/userfaultfd.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
-#include <sys/ioctl.h>
 #include <sys/prctl.h>
 
 #include "common/log.h"
+#include "common/thread.h"
+#include "common/uffd.h"
 
 #define CHUNK_PAGES 64
 #define CHUNK_BYTES (CHUNK_PAGES * GUARD_PAGE)
@@ -35,7 +33,6 @@
 #define COPY_TRIES 100000
 #define MOVE_TRIES 1000
 #define TORN_MAX 16
-#define MADV_DONTNEED_LOCKED_NUMBER 24 /* MADV_DONTNEED_LOCKED, Linux 5.18 */
 
 enum { THREAD_NONE, THREAD_STARTING, THREAD_RUNNING };
 
@@ -52,6 +49,7 @@ static _Atomic unsigned int generation; /* of the descriptor: a thread of an old
 static struct span gap; /* registered for missing pages now, or when memory was moved that is not booked yet */
 static struct span torn[TORN_MAX]; /* moved out of the gap */
 static int torn_count;
+_Atomic unsigned int guard_keeps_untidy;
 static bool untidy; /* memory may be registered or protected that is not in the books */
 
 static void uffd_take(uintptr_t start, uintptr_t end);
@@ -101,7 +99,7 @@ static void uffd_unregister(uintptr_t start, uintptr_t end)
 /* Opening -------------------------------------------------------------------------------------------------------------- */
 
 /* A userfaultfd that sees the kernel's faults too; one for user mode only would make read() fail with EFAULT. */
-static long open_full(void)
+long guard_open_userfaultfd(void)
 {
 	long fd = sys_call(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK, 0, 0, 0, 0, 0);
 	long device;
@@ -139,7 +137,7 @@ static int uffd_open(void)
 
 	if (rc)
 		return -ENOTSUP;
-	fd = open_full();
+	fd = guard_open_userfaultfd();
 	if (fd < 0)
 		return fd == -EMFILE || fd == -ENFILE || fd == -ENOMEM ? (int)fd : -ENOTSUP;
 	uffd = sys_fd_raise((int)fd);
@@ -289,7 +287,7 @@ static bool go_home(unsigned int mine)
 	bool home = mine != atomic_load(&generation) || !guard_active();
 
 	if (home && mine == atomic_load(&generation)) {
-		if (untidy)
+		if (untidy && !atomic_load(&guard_keeps_untidy))
 			tidy();
 		atomic_store(&thread_state, THREAD_NONE);
 	}
@@ -324,33 +322,9 @@ static void *handler(void *arg)
 	}
 }
 
-/* All signals blocked but the two that libc sends to every thread (setuid, cancellation). */
-static int thread_start(void)
-{
-	uint64_t blocked = ~(1ull << 31 | 1ull << 32), before;
-	pthread_attr_t attributes;
-	pthread_t thread;
-	int rc;
-
-	sys_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&blocked, (long)&before, sizeof(blocked), 0, 0);
-	pthread_attr_init(&attributes);
-	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-	pthread_attr_setstacksize(&attributes, THREAD_STACK_BYTES);
-	rc = pthread_create(&thread, &attributes, handler, NULL);
-	if (rc == EINVAL) { /* the static thread-local data of this program is larger than that */
-		pthread_attr_destroy(&attributes);
-		pthread_attr_init(&attributes);
-		pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-		rc = pthread_create(&thread, &attributes, handler, NULL);
-	}
-	pthread_attr_destroy(&attributes);
-	sys_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&before, 0, sizeof(before), 0, 0);
-	return -rc;
-}
-
 static int uffd_available(void)
 {
-	long fd = open_full();
+	long fd = guard_open_userfaultfd();
 
 	if (fd < 0)
 		return -ENOTSUP;
@@ -376,7 +350,7 @@ static int uffd_start(void)
 	if (uffd < 0)
 		rc = uffd_open();
 	if (!rc)
-		rc = thread_start();
+		rc = thread_start(handler, NULL, THREAD_STACK_BYTES);
 	atomic_store(&thread_state, rc ? THREAD_NONE : THREAD_RUNNING);
 	return rc;
 }
@@ -425,7 +399,7 @@ static bool drop(uintptr_t start, uintptr_t end)
 	long rc = sys_call(SYS_madvise, (long)start, (long)(end - start), MADV_DONTNEED, 0, 0, 0);
 
 	if (rc == -EINVAL)
-		rc = sys_call(SYS_madvise, (long)start, (long)(end - start), MADV_DONTNEED_LOCKED_NUMBER, 0, 0, 0);
+		rc = sys_call(SYS_madvise, (long)start, (long)(end - start), UFFD_DONTNEED_LOCKED, 0, 0, 0);
 	return !rc || rc == -ENOMEM;
 }
 

@@ -5,50 +5,18 @@
 #include <errno.h>
 #include <string.h>
 
+#include "rdma/lane_record.h"
 #include "rdma/source.h"
 #include "rdma/spans.h"
 
-enum record_kind { RECORD_DATA = 1, RECORD_TAKEOVER, RECORD_SWITCH, RECORD_SOURCE };
-
-/*
- * In the ring, aligned to RECORD_ALIGN, followed by `bytes` of data; of a source `bytes` is its number. So data are 16 bytes into
- * a page where a program's buffer is at its beginning: with 8, a copy ran at a tenth of its speed (`rep movsb` of AMD's
- * processors, where the target is less than 16 bytes ahead of the origin modulo 4096).
- */
-struct record {
-	uint32_t kind;
-	uint32_t bytes;
-	uint64_t unused;
-};
-
-#define RECORD_ALIGN 16u
 #define RESERVE (2 * sizeof(struct record)) /* a SWITCH must always find room, and a TAKEOVER after it */
 #define AHEAD_MAX                                                                                                      \
 	(1u << 31) /* raw bytes that a TAKEOVER may leave to be received: its position is told by its low half */
 #define RELAXED memory_order_relaxed
 
-static uint64_t padded(uint64_t bytes)
-{
-	return (bytes + RECORD_ALIGN - 1) & ~(uint64_t)(RECORD_ALIGN - 1);
-}
-
-static struct record *record_at(const struct lane *lane, uint64_t position)
-{
-	return (struct record *)(lane->ring + (position & (lane->bytes - 1) & ~(uint64_t)(RECORD_ALIGN - 1)));
-}
-
 static ssize_t backlog(const struct lane *lane, uint64_t tail)
 {
-	uint64_t head = atomic_load_explicit(&lane->shared->head, memory_order_acquire);
-	uint64_t used = tail - head;
-
-	return used > lane->bytes || head % RECORD_ALIGN ? -EPROTO : (ssize_t)used;
-}
-
-/* Whether the consumer has left, as it knows itself. */
-static uint32_t away(const struct lane *lane)
-{
-	return atomic_load_explicit(&lane->shared->away, RELAXED);
+	return between(lane, atomic_load_explicit(&lane->shared->head, memory_order_acquire), tail);
 }
 
 /* Where the records end, for the consumer: what comes after it has left is not for it. */
@@ -75,10 +43,19 @@ ssize_t lane_backlog(const struct lane *lane)
 /* Bytes that may be published now, in front of which `reserve` stay free. */
 static ssize_t room(const struct lane *lane, size_t reserve)
 {
-	ssize_t used = backlog(lane, atomic_load_explicit(&lane->shared->tail, RELAXED));
-	size_t taken = used < 0 ? 0 : (size_t)used + reserve;
+	return free_beside(lane, backlog(lane, atomic_load_explicit(&lane->shared->tail, RELAXED)), reserve);
+}
 
-	return used < 0 ? used : taken >= lane->bytes ? 0 : (ssize_t)(lane->bytes - taken);
+/* The same for somebody who needs `wanted`: the consumer's line is left alone as long as what is known of it tells of so many. */
+static ssize_t room_for(struct lane *lane, size_t wanted, size_t reserve)
+{
+	uint64_t tail = atomic_load_explicit(&lane->shared->tail, RELAXED);
+	ssize_t known = free_beside(lane, between(lane, lane->head_known, tail), reserve);
+
+	if (__builtin_expect(known >= 0 && (size_t)known >= wanted, 1))
+		return known;
+	lane->head_known = atomic_load_explicit(&lane->shared->head, memory_order_acquire);
+	return free_beside(lane, between(lane, lane->head_known, tail), reserve);
 }
 
 ssize_t lane_room(const struct lane *lane)
@@ -97,7 +74,7 @@ static void put_mark(struct lane *lane, enum record_kind kind, uint32_t value)
 {
 	uint64_t tail = atomic_load_explicit(&lane->shared->tail, RELAXED);
 
-	*record_at(lane, tail) = (struct record){ .kind = kind, .bytes = value };
+	*record_at(lane, tail) = (struct record){ .kind = kind, .bytes = value, .codes = lane->codes };
 	publish(lane, tail + sizeof(struct record));
 }
 
@@ -148,12 +125,13 @@ bool lane_switch(struct lane *lane)
 
 ssize_t lane_space(struct lane *lane, size_t most, void **at)
 {
-	ssize_t free = room(lane, RESERVE + sizeof(struct record));
+	ssize_t free;
 
+	most = most < LANE_CHUNK ? most : LANE_CHUNK;
+	free = room_for(lane, padded(most), RESERVE + sizeof(struct record));
 	if (free < 0)
 		return free;
 	free &= ~(ssize_t)(RECORD_ALIGN - 1);
-	most = most < LANE_CHUNK ? most : LANE_CHUNK;
 	*at = record_at(lane, atomic_load_explicit(&lane->shared->tail, RELAXED)) + 1;
 	return most < (size_t)free ? (ssize_t)most : free;
 }
@@ -174,7 +152,20 @@ void lane_filled(struct lane *lane, size_t bytes)
 	lane_sent_raw(lane, bytes);
 }
 
-ssize_t lane_put(struct lane *lane, const struct iovec *iov, int count, size_t skip)
+/* The usual send by itself: one piece that fits. Returns whether it was put. */
+static inline bool put_one(struct lane *lane, const struct iovec *iov)
+{
+	size_t bytes = iov->iov_len;
+	void *to = NULL;
+
+	if (bytes - 1 >= LANE_CHUNK || lane_space(lane, bytes, &to) < (ssize_t)bytes)
+		return false;
+	memcpy(to, iov->iov_base, bytes);
+	lane_filled(lane, bytes);
+	return true;
+}
+
+static ssize_t put_many(struct lane *lane, const struct iovec *iov, int count, size_t skip)
 {
 	struct gather from = { iov, count, 0 };
 	size_t left = 0, put = 0;
@@ -200,6 +191,13 @@ ssize_t lane_put(struct lane *lane, const struct iovec *iov, int count, size_t s
 	}
 	lane_sent_raw(lane, put);
 	return (ssize_t)put;
+}
+
+ssize_t lane_put(struct lane *lane, const struct iovec *iov, int count, size_t skip)
+{
+	if (__builtin_expect(count == 1 && !skip && put_one(lane, iov), 1))
+		return (ssize_t)iov->iov_len;
+	return put_many(lane, iov, count, skip);
 }
 
 void lane_sent_raw(struct lane *lane, size_t bytes)
@@ -261,7 +259,7 @@ static uint32_t raw_before(const struct lane *lane)
 
 	if (atomic_load_explicit(&shared->from_ring, RELAXED) || end_of(lane) == head)
 		return 0;
-	record = *(volatile struct record *)record_at(lane, head);
+	record = record_read(lane, head);
 	if (record.kind != RECORD_TAKEOVER)
 		return 0;
 	return record.bytes - (uint32_t)atomic_load_explicit(&shared->received, RELAXED);
@@ -299,11 +297,13 @@ static void leave_at(struct lane *lane, const struct place *at, size_t got)
 	struct lane_shared *shared = lane->shared;
 
 	atomic_store_explicit(&shared->taken, at->taken, RELAXED);
-	if (lane->sources)
+	if (lane->sources && atomic_load_explicit(&lane->sources->passed, RELAXED) != at->passed)
 		atomic_store_explicit(&lane->sources->passed, at->passed, RELAXED);
 	atomic_store_explicit(&shared->head, at->head, memory_order_release);
+	/* Nothing follows from it but guesses of the producer, as long as the lane is on the ring: in no order with anything. */
 	if (got)
-		atomic_store(&shared->received, atomic_load_explicit(&shared->received, RELAXED) + got);
+		atomic_store_explicit(&shared->received, atomic_load_explicit(&shared->received, RELAXED) + got,
+				      RELAXED);
 }
 
 static int take_source(struct lane *lane, struct place *at, uint32_t number, const struct iovec *iov, int count,
@@ -314,7 +314,11 @@ static int take_source(struct lane *lane, struct place *at, uint32_t number, con
 
 	if (!lane->in || number != at->passed + 1 || !atomic_load_explicit(&lane->shared->from_ring, RELAXED))
 		return -EPROTO;
-	rc = source_take(lane, number, iov, count, *got, peek, &bytes);
+	if (__builtin_expect(lane->in->later_min && !peek, 0) &&
+	    source_take_later(lane, number, iov, count, *got, &bytes))
+		rc = LANE_DATA;
+	else
+		rc = source_take(lane, number, iov, count, *got, peek, &bytes);
 	*got += bytes;
 	if (rc == LANE_DATA) {
 		at->passed = number;
@@ -323,31 +327,38 @@ static int take_source(struct lane *lane, struct place *at, uint32_t number, con
 	return rc;
 }
 
-/* One record at the place. Returns LANE_DATA to go on, LANE_EMPTY when iov is full, LANE_RAW behind a SWITCH, or -errno. */
-static int take_record(struct lane *lane, struct place *at, const struct iovec *iov, int count, bool peek, size_t *got)
+/* A TAKEOVER or a SWITCH. Returns as take_record. */
+static int take_mark(struct lane *lane, struct place *at, struct record record, bool peek, size_t got)
 {
-	struct record record = *(volatile struct record *)record_at(lane, at->head);
+	if (peek && got)
+		return LANE_EMPTY;
+	if (record.kind == RECORD_TAKEOVER && raw_before(lane))
+		return LANE_RAW;
+	if (record.kind == RECORD_TAKEOVER && !atomic_load_explicit(&lane->shared->from_ring, RELAXED))
+		moved_to_ring(lane);
+	else if (record.kind == RECORD_SWITCH && atomic_load_explicit(&lane->shared->from_ring, RELAXED))
+		moved_to_tcp(lane, record.bytes);
+	else
+		return -EPROTO;
+	lane->passed_codes = record.codes;
+	at->head += sizeof(record);
+	leave_at(lane, at, 0);
+	return record.kind == RECORD_SWITCH ? LANE_RAW : LANE_DATA;
+}
+
+/* One record at the place. Returns LANE_DATA to go on, LANE_EMPTY when iov is full, LANE_RAW behind a SWITCH, or -errno. */
+static inline int take_record(struct lane *lane, struct place *at, const struct iovec *iov, int count, bool peek,
+			      size_t *got)
+{
+	struct record record = record_read(lane, at->head);
 	size_t part;
 
-	if (record.kind == RECORD_TAKEOVER || record.kind == RECORD_SWITCH) {
-		if (peek && *got)
-			return LANE_EMPTY;
-		if (record.kind == RECORD_TAKEOVER && raw_before(lane))
-			return LANE_RAW;
-		if (record.kind == RECORD_TAKEOVER && !atomic_load_explicit(&lane->shared->from_ring, RELAXED))
-			moved_to_ring(lane);
-		else if (record.kind == RECORD_SWITCH && atomic_load_explicit(&lane->shared->from_ring, RELAXED))
-			moved_to_tcp(lane, record.bytes);
-		else
-			return -EPROTO;
-		at->head += sizeof(record);
-		leave_at(lane, at, 0);
-		return record.kind == RECORD_SWITCH ? LANE_RAW : LANE_DATA;
-	}
-	if (record.kind == RECORD_SOURCE)
+	if (__builtin_expect(record.kind == RECORD_SOURCE, 0))
 		return take_source(lane, at, record.bytes, iov, count, peek, got);
-	if (record.kind != RECORD_DATA || !atomic_load_explicit(&lane->shared->from_ring, RELAXED) ||
-	    record.bytes < at->taken || sizeof(record) + padded(record.bytes) > at->tail - at->head)
+	if (__builtin_expect(record.kind != RECORD_DATA, 0))
+		return take_mark(lane, at, record, peek, *got);
+	if (!atomic_load_explicit(&lane->shared->from_ring, RELAXED) || record.bytes < at->taken ||
+	    sizeof(record) + padded(record.bytes) > at->tail - at->head)
 		return -EPROTO;
 	part = scatter(iov, count, *got, (const uint8_t *)(record_at(lane, at->head) + 1) + at->taken,
 		       record.bytes - at->taken);
@@ -360,13 +371,29 @@ static int take_record(struct lane *lane, struct place *at, const struct iovec *
 	return LANE_DATA;
 }
 
-/* The end of the ring, of a consumer that has left, is a SWITCH: once it is certain how many doorbells come before raw bytes. */
+/* The end of the ring, of a consumer that has left, is a SWITCH: with the doorbells that are rung by now, for no other will be. */
 static void ring_ends(struct lane *lane)
 {
 	struct lane_shared *shared = lane->shared;
 
-	if (atomic_load_explicit(&shared->from_ring, RELAXED) && !atomic_load(&shared->ringing))
+	if (!atomic_load_explicit(&shared->from_ring, RELAXED))
+		return;
+	atomic_exchange(&shared->armed, 0);
+	if (!atomic_load(&shared->ringing))
 		moved_to_tcp(lane, (uint32_t)atomic_load(&shared->bells));
+}
+
+/*
+ * Whether there is a record at the place. The producer's line is looked at only behind the last record that is known to be there,
+ * so that in the time of a batch it is the producer's alone.
+ */
+static bool is_there(struct lane *lane, struct place *at)
+{
+	at->tail = lane->tail_known;
+	if (__builtin_expect(at->tail - at->head - 1 < lane->bytes, 1))
+		return true;
+	at->tail = lane->tail_known = end_of(lane);
+	return at->tail != at->head;
 }
 
 int lane_get(struct lane *lane, const struct iovec *iov, int count, bool peek, size_t *got)
@@ -379,8 +406,9 @@ int lane_get(struct lane *lane, const struct iovec *iov, int count, bool peek, s
 	int rc = LANE_DATA;
 
 	*got = 0;
-	at.tail = end_of(lane);
-	while (rc == LANE_DATA && at.head != at.tail) {
+	if (lane->in && atomic_load_explicit(&lane->in->lost, RELAXED))
+		return -ECONNRESET;
+	while (rc == LANE_DATA && is_there(lane, &at)) {
 		if (at.tail - at.head > lane->bytes || at.tail % RECORD_ALIGN || at.head % RECORD_ALIGN)
 			return -EPROTO;
 		rc = take_record(lane, &at, iov, count, peek, got);
@@ -409,7 +437,7 @@ static size_t bytes_between(const struct lane *lane, uint64_t head, uint64_t tai
 
 	for (size_t left = tail - head;
 	     left >= sizeof(struct record) && left <= lane->bytes && head % RECORD_ALIGN == 0; left = tail - head) {
-		struct record record = *(volatile struct record *)record_at(lane, head);
+		struct record record = record_read(lane, head);
 		uint64_t length = record.kind == RECORD_DATA ? padded(record.bytes) : 0;
 
 		if (length > left - sizeof(record) || (record.kind == RECORD_DATA && record.bytes < taken))
@@ -441,7 +469,7 @@ bool lane_is_stuck(const struct lane *lane)
 
 	if (!lane->in || end_of(lane) == head)
 		return false;
-	record = *(volatile struct record *)record_at(lane, head);
+	record = record_read(lane, head);
 	return record.kind == RECORD_SOURCE && source_is_stuck(lane, record.bytes);
 }
 
@@ -544,9 +572,8 @@ void lane_leave(struct lane *lane)
 
 	if (away(lane))
 		return;
-	/* A doorbell is rung now or never: whoever has taken the bell before has said so (lane_must_ring). */
-	atomic_exchange(&shared->armed, 0);
 	/*
+	 * The bell stays until ring_ends(): others may sleep for what is put before the end.
 	 * In one total order with publish() and lane_presence(): a producer that does not see this has published before the
 	 * load of `tail`; one that does, decides with us.
 	 */

@@ -41,16 +41,14 @@
 #define LANE_CHUNK 65536u     /* published at one time, so that both ends copy at once */
 #define LANE_BELLS_MAX 65536u /* due at one time, as far as a peer is believed */
 
-/* The share of a lane in the segment; each line is written by one end only. Zeroes are a lane on TCP. */
+/*
+ * The share of a lane in the segment; each line is written by one end only. Zeroes are a lane on TCP. The first two change with
+ * every record, so the other end looks at them as seldom as it can (head_known, tail_known): each look costs a line that goes
+ * from one core to the other and back. What is looked at in every call is in the other two, which hardly ever change.
+ */
 struct lane_shared {
 	/* producer */
 	_Alignas(LANE_LINE) _Atomic uint64_t tail; /* ring position behind the last record */
-	_Atomic uint64_t sent;			   /* stream position */
-	_Atomic uint64_t bells;			   /* doorbells that the TCP stream has taken */
-	_Atomic uint32_t ringing;		   /* one more may be about to be put there, or to be counted */
-	_Atomic uint32_t on_ring;
-	_Atomic uint32_t intent; /* a TAKEOVER is about to be put */
-	_Atomic uint32_t cpu;	 /* where it ran last, plus 1: a hint */
 	/* consumer */
 	_Alignas(LANE_LINE) _Atomic uint64_t head; /* ring position of the next record */
 	_Atomic uint64_t received;		   /* stream position */
@@ -61,11 +59,23 @@ struct lane_shared {
 	_Atomic uint32_t reader;     /* it has received by an intercepted call, and will go on so */
 	_Atomic uint32_t taken;	     /* bytes of the record at `head` that are consumed */
 	_Atomic uint32_t away;	     /* it has left, for itself */
+	/* The rest of its line is of use between hosts alone, where `armed` is not seen by the other end (preload/far.h). */
+	_Atomic uint32_t waits; /* odd: it has armed, when it had seen the ring up to `seen` */
+	_Atomic uint64_t seen;	/* ring position up to which it knows what comes; all that it does obeys that */
 	/* both: set by the consumer before it sleeps, cleared by the producer that rings */
 	_Alignas(LANE_LINE) _Atomic uint32_t armed;
 	_Atomic uint32_t leave; /* consumer: it leaves; the producer looks at this line anyway */
 	/* both: ring position behind the last record that is for a consumer that leaves, and LANE_END_SET; 0: not said yet */
 	_Atomic uint64_t end;
+	_Atomic uint32_t gone; /* consumer: it has been a reader, and is none any more */
+	/* producer */
+	_Alignas(LANE_LINE) _Atomic uint64_t bells; /* doorbells that the TCP stream has taken */
+	_Atomic uint32_t ringing;		    /* one more may be about to be put there, or to be counted */
+	_Atomic uint32_t on_ring;
+	_Atomic uint32_t intent; /* a TAKEOVER is about to be put */
+	_Atomic uint32_t cpu;	 /* where it ran last, plus 1: a hint */
+	/* producer: stream position; by itself, for it changes when the consumer may be at `tail` already */
+	_Alignas(LANE_LINE) _Atomic uint64_t sent;
 };
 
 #define LANE_END_SET 1ull
@@ -75,12 +85,20 @@ struct lane {
 	struct lane_shared *shared;
 	uint8_t *ring;	/* mapped twice in a row */
 	uint32_t bytes; /* of the ring once; power of two */
+	/* The other end's position, when this one looked at it last: it is there at least, for both only grow. */
+	uint64_t head_known; /* producer */
+	uint64_t tail_known; /* consumer */
 	/* Bytes that are not in the ring (source.h); NULL and 0: there are none. */
 	uint32_t area_bytes; /* power of two */
 	uint8_t *area;
 	struct source_shared *sources;
 	struct source_out *out; /* the caller's */
 	struct source_in *in;	/* the caller's */
+	/*
+	 * What the producer's next move (TAKEOVER, SWITCH) tells, and what the last one told that the consumer has passed. For the
+	 * owner: bytes in the TCP stream that mean something (preload/far.h).
+	 */
+	uint32_t codes, passed_codes;
 };
 
 enum lane_answer {
@@ -130,6 +148,21 @@ void lane_unsend(struct lane *lane, size_t bytes);
 bool lane_must_ring(struct lane *lane);
 void lane_rang(struct lane *lane, bool taken);
 
+/*
+ * Gives the memory of an empty ring back to the system: whoever writes there next gets zeroes first. Returns false if the consumer
+ * has not taken all, or the system wants the memory to stay (mlockall).
+ */
+bool lane_trim(struct lane *lane);
+/* The last move among the records from one ring position to another. */
+struct lane_move {
+	enum { LANE_NO_MOVE, LANE_TAKEOVER, LANE_SWITCH } kind;
+	uint32_t bells; /* that a SWITCH tells */
+	uint64_t end;	/* ring position behind it */
+};
+
+/* Looks for it. Nonsense counts as none: lane_get() finds it. */
+struct lane_move lane_find_move(const struct lane *lane, uint64_t from, uint64_t to);
+
 /* Returns bytes in the ring that the consumer has not taken, records' heads included; -EPROTO for nonsense. */
 ssize_t lane_backlog(const struct lane *lane);
 
@@ -141,11 +174,22 @@ static inline bool lane_leaves(const struct lane *lane)
 
 /*
  * The consumer leaves: moves the lane to TCP. Returns how many of the `put` bytes that were put since the last look it has,
- * or -EPROTO.
+ * or -EPROTO. If it has some, lane_must_ring() is still to be asked: others may sleep for them.
  */
 ssize_t lane_left(struct lane *lane, size_t put);
 
 /* Consumer -------------------------------------------------------------------------------------------------------- */
+
+/* Says whether the consumer receives by intercepted calls, and will go on so. */
+static inline void lane_reads(struct lane *lane, bool reads)
+{
+	struct lane_shared *shared = lane->shared;
+
+	if (__builtin_expect(atomic_load_explicit(&shared->reader, memory_order_relaxed) == reads, 1))
+		return;
+	atomic_store(&shared->reader, reads);
+	atomic_store(&shared->gone, !reads);
+}
 
 /*
  * Takes bytes, up to what iov holds; with `peek` they stay. *got counts them. Returns a lane_answer, -EPROTO, -ECONNRESET (what

@@ -71,7 +71,8 @@ static bool rescue(struct lane *lane)
 	for (uint64_t number = out->first; number < out->next; number++) {
 		uint64_t word = atomic_load(&lane->sources->slot[number % SOURCE_SLOTS].word);
 
-		if (SOURCE_STATE(word) == SOURCE_REFUSED || SOURCE_STATE(word) == SOURCE_ANNOUNCED) {
+		if (SOURCE_STATE(word) == SOURCE_REFUSED || SOURCE_STATE(word) == SOURCE_ANNOUNCED ||
+		    SOURCE_STATE(word) == SOURCE_PROMISED) {
 			int kept = source_keep(lane, number);
 
 			stuck |= (!kept || kept == -ENXIO) && SOURCE_STATE(word) == SOURCE_REFUSED;
@@ -121,6 +122,20 @@ enum stat_reason source_reason(int error)
 
 /* Announcing -------------------------------------------------------------------------------------------------------- */
 
+/*
+ * Whether the receiver has bytes of it to take though its head has passed: promised ones; where those were lost, the connection
+ * is over and nothing is used again.
+ */
+static bool is_promised(struct lane *lane, uint64_t number)
+{
+	uint64_t word = atomic_load(&lane->sources->slot[number % SOURCE_SLOTS].word);
+	uint32_t state = SOURCE_STATE(word);
+
+	return SOURCE_NUMBER(word) == (uint32_t)number &&
+	       (state == SOURCE_PROMISED || state == SOURCE_PROMISED_KEPT || state == SOURCE_LOST) &&
+	       SOURCE_TAKEN(word) < entry_of(lane->out, number)->bytes;
+}
+
 /* Ends the books of what the receiver has passed. Returns how many are outstanding. */
 unsigned int source_outstanding(struct lane *lane)
 {
@@ -130,7 +145,8 @@ unsigned int source_outstanding(struct lane *lane)
 	for (; out->first < out->next; out->first++) {
 		struct source_entry *entry = entry_of(out, out->first);
 
-		if (atomic_load_explicit(&entry->number, memory_order_relaxed) == out->first && head <= entry->record)
+		if (atomic_load_explicit(&entry->number, memory_order_relaxed) == out->first &&
+		    (head <= entry->record || is_promised(lane, out->first)))
 			break;
 		/* In one total order with source_keep(): either it finds no number here, or it is found. */
 		atomic_store(&entry->number, 0);
@@ -187,7 +203,8 @@ size_t source_taken(struct lane *lane, uint64_t number)
 	uint64_t word = atomic_load(&lane->sources->slot[number % SOURCE_SLOTS].word);
 	uint32_t state = SOURCE_STATE(word);
 
-	if (SOURCE_NUMBER(word) != (uint32_t)number || (state != SOURCE_ANNOUNCED && state != SOURCE_REFUSED) ||
+	if (SOURCE_NUMBER(word) != (uint32_t)number ||
+	    (state != SOURCE_ANNOUNCED && state != SOURCE_REFUSED && state != SOURCE_PROMISED) ||
 	    atomic_load(&entry->number) != number || SOURCE_TAKEN(word) >= entry->bytes)
 		return SIZE_MAX;
 	return SOURCE_TAKEN(word);
@@ -235,9 +252,10 @@ static int copy_and_tell(struct lane *lane, const struct source_entry *entry, ui
 
 		if (SOURCE_NUMBER(word) != (uint32_t)number || taken > entry->bytes)
 			return -EPROTO;
-		if (taken == entry->bytes || state == SOURCE_KEPT || state == SOURCE_WITHDRAWN || state == SOURCE_LOST)
+		if (taken == entry->bytes || state == SOURCE_KEPT || state == SOURCE_PROMISED_KEPT ||
+		    state == SOURCE_WITHDRAWN || state == SOURCE_LOST)
 			return 0;
-		if (state != SOURCE_ANNOUNCED && state != SOURCE_REFUSED)
+		if (state != SOURCE_ANNOUNCED && state != SOURCE_REFUSED && state != SOURCE_PROMISED)
 			return -EPROTO;
 		if (next == SOURCE_FREE) {
 			uint32_t there = copy_home(lane, entry, taken);
@@ -245,9 +263,12 @@ static int copy_and_tell(struct lane *lane, const struct source_entry *entry, ui
 			slot->kept = there;
 			next = there == entry->bytes ? SOURCE_KEPT : SOURCE_LOST;
 		}
+		/* It may have been promised while we copied. */
+		if (next != SOURCE_LOST)
+			next = state == SOURCE_PROMISED ? SOURCE_PROMISED_KEPT : SOURCE_KEPT;
 		/* The receiver takes more and more; what it has not is copied. */
 		if (atomic_compare_exchange_strong(&slot->word, &word, SOURCE_WORD(number, taken, next)))
-			return next == SOURCE_KEPT ? 0 : -ENXIO;
+			return next == SOURCE_LOST ? -ENXIO : 0;
 		if (SOURCE_TAKEN(word) < taken)
 			return -EPROTO;
 	}
@@ -326,7 +347,7 @@ int source_withdraw(struct lane *lane, uint64_t number, size_t *taken)
 		*taken = source_taken(lane, number);
 		if (*taken == SIZE_MAX)
 			return 0;
-		if (!is_last(lane, number))
+		if (!is_last(lane, number) || SOURCE_STATE(word) == SOURCE_PROMISED)
 			return -EBUSY;
 		if (*taken == SOURCE_TAKEN(word) &&
 		    atomic_compare_exchange_strong(at, &word, SOURCE_WORD(number, *taken, SOURCE_WITHDRAWN))) {

@@ -17,11 +17,15 @@
  *	REFUSED    recv   ANNOUNCED            the receiver may no longer fetch (it has changed its user): the sender has to keep
  *	LOST       sender ANNOUNCED, REFUSED   the memory was gone when the sender came to copy it: the bytes before `kept` are in
  *	                                       the segment, at the next one the connection is reset
+ *	PROMISED recv   ANNOUNCED              the receiver's program was told of all bytes, and the head has passed or is about to;
+ *	                                       they are fetched and claimed later (later.h). Never withdrawn
+ *	P._KEPT  sender PROMISED               as KEPT
  *
  * The receiver fetches first, and then claims what it has: bytes that it has read while the sender let go of its memory are
  * never claimed, for the word has changed, and it reads them again from where they are now. (The lock of Balaji et al. 2006
  * would have the sender wait for a receiver that may be stopped.) The sender copies first, then changes the word, and only
- * then lets its program write. A slot is used again when the receiver's head has passed the record, and the number of the
+ * then lets its program write. A slot is used again when the receiver's head has passed the record and nothing that was promised
+ * is left to be taken, and the number of the
  * source in the word keeps late comers off. tests/model/source.pml is this as a model.
  *
  * Kept bytes have a home in the segment that is theirs from the beginning: the count of bytes announced, modulo the size of
@@ -53,7 +57,16 @@
 #define SOURCE_BYTES_MAX (256u << 20)
 #define SOURCE_AREA_BYTES (4u << 20) /* of a lane in a channel: so much is announced at a time */
 
-enum source_state { SOURCE_FREE, SOURCE_ANNOUNCED, SOURCE_KEPT, SOURCE_WITHDRAWN, SOURCE_REFUSED, SOURCE_LOST };
+enum source_state {
+	SOURCE_FREE,
+	SOURCE_ANNOUNCED,
+	SOURCE_KEPT,
+	SOURCE_WITHDRAWN,
+	SOURCE_REFUSED,
+	SOURCE_LOST,
+	SOURCE_PROMISED,
+	SOURCE_PROMISED_KEPT
+};
 
 /* The word of a slot: number of the source (its low half) | bytes taken | state. */
 #define SOURCE_WORD(number, taken, state) ((uint64_t)(uint32_t)(number) << 32 | (uint64_t)(taken) << 3 | (state))
@@ -115,9 +128,12 @@ struct source_in {
 	struct transport_token token;
 	struct transport_reach reach;
 	bool asked;
-	uint32_t seen;	  /* the last answer that was looked at */
-	int result;	  /* 1: proved; -errno: why not */
-	uint64_t fetched; /* bytes, by GET or from where the sender has kept them */
+	uint32_t seen;	   /* the last answer that was looked at */
+	int result;	   /* 1: proved; -errno: why not */
+	uint64_t fetched;  /* bytes, by GET or from where the sender has kept them */
+	uint64_t later;	   /* of them, those that were promised first */
+	size_t later_min;  /* of the receive under way: as many bytes in whole pages may be promised; 0: none */
+	_Atomic bool lost; /* something that was promised can't be had: the connection is reset */
 };
 
 /* Opens the sides of a lane. `identity` is the connection's, by meet_identity(). */
@@ -194,7 +210,14 @@ void source_refuse(struct lane *lane, int error);
 int source_take(struct lane *lane, uint32_t number, const struct iovec *iov, int count, size_t skip, bool peek,
 		size_t *got);
 
-/* Returns bytes of a source that are not taken, 0 for nonsense. */
+/*
+ * Promises what is left of the source instead (later.h), if in->later_min and iov allow it. Returns whether it did: then *got counts
+ * the bytes, and the head may pass.
+ */
+bool source_take_later(struct lane *lane, uint32_t number, const struct iovec *iov, int count, size_t skip,
+		       size_t *got);
+
+/* Returns bytes of a source that are neither taken nor promised, 0 for nonsense. */
 size_t source_left(const struct lane *lane, uint32_t number);
 
 /* Whether the sender has to keep the source before there is anything to take. */

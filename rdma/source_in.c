@@ -67,32 +67,23 @@ void source_refuse(struct lane *lane, int error)
 	tell_verdict(lane, (uint32_t)-error);
 }
 
-/* A slot as it was at one moment, in bounds. */
-struct look {
-	uint64_t word;
-	uint64_t address, home;
-	uint32_t bytes, taken, state;
-	uint32_t there; /* bytes that there are; of a source that is lost, fewer than `bytes` */
-	struct transport_place place;
-};
-
-static int look_at(const struct lane *lane, uint32_t number, struct look *out)
+int source_look(const struct lane *lane, uint32_t number, struct source_look *out)
 {
 	struct source_slot *slot = &lane->sources->slot[number % SOURCE_SLOTS];
 	uint64_t word = atomic_load(&slot->word);
 	volatile struct source_slot *fields = slot;
 
-	*out = (struct look){ .word = word,
-			      .address = fields->address,
-			      .home = fields->home,
-			      .bytes = fields->bytes,
-			      .taken = SOURCE_TAKEN(word),
-			      .state = SOURCE_STATE(word),
-			      .there = fields->kept };
+	*out = (struct source_look){ .word = word,
+				     .address = fields->address,
+				     .home = fields->home,
+				     .bytes = fields->bytes,
+				     .taken = SOURCE_TAKEN(word),
+				     .state = SOURCE_STATE(word),
+				     .there = fields->kept };
 	out->place.token = fields->place.token;
 	out->place.number = fields->place.number;
 	if (SOURCE_NUMBER(word) != number || !out->bytes || out->bytes > SOURCE_BYTES_MAX || out->taken > out->bytes ||
-	    out->address + out->bytes < out->address || out->state == SOURCE_FREE || out->state > SOURCE_LOST)
+	    out->address + out->bytes < out->address || out->state == SOURCE_FREE || out->state > SOURCE_PROMISED_KEPT)
 		return -EPROTO;
 	if (out->state != SOURCE_LOST || out->there > out->bytes)
 		out->there = out->bytes;
@@ -101,18 +92,19 @@ static int look_at(const struct lane *lane, uint32_t number, struct look *out)
 
 size_t source_left(const struct lane *lane, uint32_t number)
 {
-	struct look look;
+	struct source_look look;
 
-	if (!lane->sources || look_at(lane, number, &look) < 0 || look.state == SOURCE_WITHDRAWN)
+	if (!lane->sources || source_look(lane, number, &look) < 0 || look.state == SOURCE_WITHDRAWN ||
+	    look.state == SOURCE_PROMISED || look.state == SOURCE_PROMISED_KEPT)
 		return 0;
 	return look.bytes - look.taken;
 }
 
 bool source_is_stuck(const struct lane *lane, uint32_t number)
 {
-	struct look look;
+	struct source_look look;
 
-	return lane->sources && !look_at(lane, number, &look) && look.state == SOURCE_REFUSED;
+	return lane->sources && !source_look(lane, number, &look) && look.state == SOURCE_REFUSED;
 }
 
 /* What iov has from byte `skip` on. */
@@ -125,8 +117,7 @@ static size_t space(const struct iovec *iov, int count, size_t skip)
 	return bytes > skip ? bytes - skip : 0;
 }
 
-/* Copies kept bytes, which lie around the end of the area. */
-static void copy_kept(const struct lane *lane, uint64_t home, size_t bytes, const struct transport_get *to)
+void source_copy_kept(const struct lane *lane, uint64_t home, size_t bytes, const struct transport_get *to)
 {
 	size_t done = 0, skip = to->skip;
 
@@ -153,25 +144,28 @@ static void copy_kept(const struct lane *lane, uint64_t home, size_t bytes, cons
 	}
 }
 
+void source_settle_local(const void *at, size_t bytes)
+{
+	if (__builtin_expect(guard_active(), 0) && guard_needs_settling())
+		guard_settle(at, bytes);
+}
+
 /* Brings up to `bytes` from where they are. Returns how many, or -errno as a GET does. */
-static ssize_t fetch(struct lane *lane, const struct look *look, const struct transport_get *to)
+static ssize_t fetch(struct lane *lane, const struct source_look *look, const struct transport_get *to)
 {
 	struct source_in *in = lane->in;
 
 	if (look->state == SOURCE_KEPT || look->state == SOURCE_LOST) {
-		copy_kept(lane, look->home + look->taken, to->bytes, to);
+		source_copy_kept(lane, look->home + look->taken, to->bytes, to);
 		return (ssize_t)to->bytes;
 	}
-	/* The kernel writes: where the guard is mprotect it would be refused. */
-	if (__builtin_expect(guard_active(), 0) && guard_needs_settling()) {
-		for (int i = 0; i < to->count; i++)
-			guard_settle(to->iov[i].iov_base, to->iov[i].iov_len);
-	}
+	for (int i = 0; i < to->count; i++)
+		source_settle_local(to->iov[i].iov_base, to->iov[i].iov_len);
 	return in->transport->get(&in->reach, &look->place, &in->token, to);
 }
 
 /* What a GET failed with, if the source is still where it was. Returns LANE_EMPTY (stuck), -errno, or 0 to look again. */
-static int failed(struct lane *lane, _Atomic uint64_t *word, const struct look *look, int error, int *out)
+static int failed(struct lane *lane, _Atomic uint64_t *word, const struct source_look *look, int error, int *out)
 {
 	uint64_t expected = look->word;
 	uint32_t number = SOURCE_NUMBER(look->word);
@@ -197,8 +191,8 @@ int source_take(struct lane *lane, uint32_t number, const struct iovec *iov, int
 
 	*got = 0;
 	for (int changes = 0; changes < CHANGES_MAX; changes++) {
-		struct look look;
-		int rc = look_at(lane, number, &look);
+		struct source_look look;
+		int rc = source_look(lane, number, &look);
 		size_t left = look.bytes - look.taken;
 		struct transport_get to = { look.address + look.taken, left < room ? left : room, iov, count, skip };
 		ssize_t bytes;
@@ -208,6 +202,8 @@ int source_take(struct lane *lane, uint32_t number, const struct iovec *iov, int
 			return rc;
 		if (!left || look.state == SOURCE_WITHDRAWN)
 			return LANE_DATA;
+		if (look.state == SOURCE_PROMISED || look.state == SOURCE_PROMISED_KEPT)
+			return -EPROTO; /* the head has passed what was promised */
 		if (!to.bytes || look.state == SOURCE_REFUSED)
 			return LANE_EMPTY;
 		if (look.there <= look.taken)

@@ -37,6 +37,12 @@ static inline size_t scatter(const struct iovec *iov, int count, size_t at, cons
 {
 	size_t done = 0;
 
+	/* The usual one by itself. */
+	if (__builtin_expect(count == 1 && at <= iov->iov_len, 1)) {
+		done = iov->iov_len - at < bytes ? iov->iov_len - at : bytes;
+		memcpy((uint8_t *)iov->iov_base + at, from, done);
+		return done;
+	}
 	for (int i = 0; i < count && done < bytes; i++) {
 		size_t part;
 

@@ -41,7 +41,7 @@
 
 #define VERBS_LIBRARY "libzc-verbs.so"
 #define VERBS_SYMBOL "zc_verbs" /* a struct verbs_table */
-#define VERBS_TABLE_VERSION 1u
+#define VERBS_TABLE_VERSION 4u
 
 /* Why there is no connection, or no longer one. */
 #define VERBS_TROUBLES(TROUBLE)                                                                                        \
@@ -73,6 +73,11 @@ enum verbs_state { VERBS_OPENING, VERBS_UP, VERBS_BROKEN };
 #define VERBS_OUT 2u  /* the peer has told what it has consumed, or that more notices may come: there may be room */
 #define VERBS_GOT 4u  /* a GET has ended */
 #define VERBS_SENT 8u /* requests have ended: the device has room, `delivered` has moved */
+
+/* How something is to be told. */
+#define VERBS_LAZILY 16u    /* together with what comes */
+#define VERBS_NOW 32u	    /* even if it is little */
+#define VERBS_SOLICITED 64u /* it wakes a peer that has armed for such notices alone */
 
 struct verbs_device {
 	char name[64];
@@ -132,6 +137,8 @@ struct verbs_table {
 	const char *(*tell)(enum verbs_trouble trouble);
 	/* Limits the memory that caches hold registered; by default a part of what may be locked. */
 	void (*set_budget)(size_t bytes);
+	/* Before anything is opened: who is told of each descriptor that the plug-in and its libraries keep, and before it is closed. */
+	void (*set_owner)(void (*keep)(int fd), void (*drop)(int fd));
 
 	/*
 	 * Listens on an address and port in RDMA's own space of TCP ports; port 0 chooses. Ownership: listener_close(). Returns 0
@@ -161,17 +168,25 @@ struct verbs_table {
 	/* Takes what has come; makes no system call if nothing has. Returns VERBS_ bits, or -ENOTCONN (broken, and nothing new). */
 	int (*poll)(struct verbs_conn *conn);
 	/*
-	 * Hands what was put into the lane out to the device. `lazily`: while some writes are under way the rest may stay, to go
+	 * Hands what was put into the lane out to the device. VERBS_LAZILY: while some writes are under way the rest may stay, to go
 	 * in one with what comes; the caller pushes again. Returns bytes of the ring that stay (push again after VERBS_OUT or VERBS_SENT),
 	 * or -ENOTCONN.
 	 */
-	ssize_t (*push)(struct verbs_conn *conn, bool lazily);
+	ssize_t (*push)(struct verbs_conn *conn, unsigned int how);
 	/*
-	 * Tells the producer what was consumed, if that is a quarter of the ring, or with `now` if there is anything new (before
-	 * sleeping on a lane that is on TCP, say). Returns 0, -EAGAIN (`now` was not possible; poll() makes up for it) or -ENOTCONN.
+	 * Tells the producer what was consumed, if that is a quarter of the ring, or with VERBS_NOW if there is anything new (before
+	 * sleeping, say). Returns 0, -EAGAIN (it was not possible now; poll() makes up for it) or -ENOTCONN.
 	 */
-	int (*credit)(struct verbs_conn *conn, bool now);
-	/* Before sleeping until one of `what` is found. Returns true to sleep, false: poll() has something now. */
+	int (*credit)(struct verbs_conn *conn, unsigned int how);
+	/*
+	 * Whether the peer's device has taken all that was posted, and told so, or the connection is broken; to be asked again after
+	 * VERBS_SENT. What was told before a close() is lost otherwise.
+	 */
+	bool (*flushed)(struct verbs_conn *conn);
+	/*
+	 * Before sleeping until one of `what` is found; VERBS_SOLICITED in place of VERBS_IN and VERBS_OUT: until a notice comes that
+	 * the peer has so told, whatever else has come. Returns true to sleep, false: poll() has something now.
+	 */
 	bool (*arm)(struct verbs_conn *conn, unsigned int what);
 	void (*positions)(struct verbs_conn *conn, struct verbs_positions *out);
 

@@ -68,7 +68,7 @@ int conn_make(const struct verbs_setup *setup, struct rdma_event_channel *events
 	    posix_memalign((void **)&conn->lines, 4096, (conn->depth + 1) * sizeof(struct line)))
 		goto free_all;
 	conn->events = events;
-	conn->fd = sys_fd_raise(epoll_create1(EPOLL_CLOEXEC));
+	conn->fd = own_keep(epoll_create1(EPOLL_CLOEXEC));
 	if (conn->fd < 0 || conn_watch(conn, events->fd, WATCHED_EVENTS) < 0) {
 		rc = -errno;
 		goto close_fd;
@@ -82,14 +82,14 @@ int conn_make(const struct verbs_setup *setup, struct rdma_event_channel *events
 	return 0;
 close_fd:
 	if (conn->fd >= 0)
-		close(conn->fd);
+		own_close(conn->fd);
 free_all:
 	free(conn->lines);
 	free(conn->ended);
 	free(conn->work);
 free_conn:
 	free(conn);
-	rdma_destroy_event_channel(events);
+	events_close(events);
 	return rc;
 }
 
@@ -231,8 +231,8 @@ void verbs_close(struct verbs_conn *conn)
 	queue_close(conn);
 	if (conn->id)
 		rdma_destroy_id(conn->id);
-	rdma_destroy_event_channel(conn->events);
-	close(conn->fd);
+	events_close(conn->events);
+	own_close(conn->fd);
 	pthread_mutex_destroy(&conn->lock);
 	free(conn->lines);
 	free(conn->ended);

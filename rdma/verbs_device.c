@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
+#include "common/sys.h"
 #include "rdma/verbs_internal.h"
 
 #define BUDGET_BYTES (1ul << 30) /* where nothing limits it */
@@ -122,6 +124,50 @@ static void region_drop(void *context, void *handle)
 }
 
 static const struct verbs_cache_ops region_ops = { region_add, region_drop };
+
+static struct {
+	void (*keep)(int fd), (*drop)(int fd);
+} owner;
+
+void verbs_set_owner(void (*keep)(int fd), void (*drop)(int fd))
+{
+	owner.keep = keep;
+	owner.drop = drop;
+}
+
+int own_keep(int fd)
+{
+	fd = sys_fd_raise(fd);
+	if (fd >= 0 && owner.keep)
+		owner.keep(fd);
+	return fd;
+}
+
+void own_drop(int fd)
+{
+	if (owner.drop)
+		owner.drop(fd);
+}
+
+void own_close(int fd)
+{
+	own_drop(fd);
+	close(fd);
+}
+
+void events_close(struct rdma_event_channel *events)
+{
+	own_drop(events->fd);
+	rdma_destroy_event_channel(events);
+}
+
+void device_raise(struct ibv_context *context)
+{
+	if (!context) /* bound to no device */
+		return;
+	context->cmd_fd = own_keep(context->cmd_fd);
+	context->async_fd = own_keep(context->async_fd);
+}
 
 int domain_open(struct ibv_context *context, const uint8_t address[16], struct domain **out)
 {

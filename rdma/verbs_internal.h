@@ -78,6 +78,7 @@ struct verbs_conn {
 	uint32_t notices_out;	/* that the peer has not acknowledged */
 	uint32_t notices_taken; /* that were not acknowledged to the peer */
 	bool credit_due;	/* could not be told */
+	bool due_solicited;	/* and is to wake the peer */
 	struct line told;	/* of the consumer's line */
 	_Atomic uint64_t told_head;
 	struct line next_line; /* to be told, with credit_due */
@@ -92,10 +93,23 @@ struct verbs_conn {
 int verbs_devices(struct verbs_device *out, int max, enum verbs_trouble *trouble, size_t *memlock);
 const char *verbs_tell(enum verbs_trouble trouble);
 void verbs_set_budget(size_t bytes);
+void verbs_set_owner(void (*keep)(int fd), void (*drop)(int fd));
+
+/* Takes a descriptor that was just opened out of the program's way, and tells its owner. Returns its number from here on. */
+int own_keep(int fd);
+void own_drop(int fd);
+void own_close(int fd);
+void events_close(struct rdma_event_channel *events);
 int verbs_expose(struct verbs_conn *conn, const void *address, size_t bytes, struct verbs_remote *remote,
 		 struct verbs_region **out);
 void verbs_hide(struct verbs_conn *conn, struct verbs_region *region);
 unsigned int verbs_invalidate(const void *address, size_t bytes);
+
+/*
+ * Out of the program's way go the descriptors by which librdmacm has opened a device: the program counts on the lowest free number.
+ * Before they are used for anything else. NULL: there is none.
+ */
+void device_raise(struct ibv_context *context);
 int domain_open(struct ibv_context *context, const uint8_t address[16], struct domain **out);
 void domain_close(struct domain *domain);
 int domain_get(struct domain *domain, const void *address, size_t bytes, uint32_t rights, struct verbs_region **out);
@@ -132,8 +146,9 @@ void verbs_close(struct verbs_conn *conn);
 
 /* verbs_move.c: the data path. Those with conn_ are called under the connection's lock. */
 int verbs_poll(struct verbs_conn *conn);
-ssize_t verbs_push(struct verbs_conn *conn, bool lazily);
-int verbs_credit(struct verbs_conn *conn, bool now);
+ssize_t verbs_push(struct verbs_conn *conn, unsigned int how);
+int verbs_credit(struct verbs_conn *conn, unsigned int how);
+bool verbs_flushed(struct verbs_conn *conn);
 bool verbs_arm(struct verbs_conn *conn, unsigned int what);
 void verbs_positions(struct verbs_conn *conn, struct verbs_positions *out);
 ssize_t verbs_get(struct verbs_conn *conn, const struct verbs_remote *from, size_t bytes, const struct iovec *iov,

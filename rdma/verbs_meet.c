@@ -30,9 +30,9 @@ static struct rdma_event_channel *make_events(void)
 
 	if (!events)
 		return NULL;
-	events->fd = sys_fd_raise(events->fd);
+	events->fd = own_keep(events->fd);
 	if (fcntl(events->fd, F_SETFL, O_NONBLOCK) < 0) {
-		rdma_destroy_event_channel(events);
+		events_close(events);
 		return NULL;
 	}
 	return events;
@@ -52,6 +52,7 @@ int verbs_listen(const struct sockaddr *address, int backlog, struct verbs_liste
 		verbs_listener_close(listener);
 		return rc;
 	}
+	device_raise(listener->id->verbs);
 	*out = listener;
 	return 0;
 }
@@ -71,7 +72,7 @@ void verbs_listener_close(struct verbs_listener *listener)
 	if (listener->id)
 		rdma_destroy_id(listener->id);
 	if (listener->events)
-		rdma_destroy_event_channel(listener->events);
+		events_close(listener->events);
 	free(listener);
 }
 
@@ -82,6 +83,15 @@ static void reject(struct rdma_cm_id *id, enum verbs_trouble why)
 	verbs_refusal_write((uint8_t)why, text);
 	rdma_reject(id, text, sizeof(text));
 	rdma_destroy_id(id);
+}
+
+static void came_from(struct rdma_cm_id *id, uint8_t out[16])
+{
+	struct verbs_tuple tuple = { 0 };
+	struct sockaddr *from = rdma_get_peer_addr(id);
+
+	verbs_tuple_make(from, from, &tuple);
+	memcpy(out, tuple.address[0], sizeof(tuple.address[0]));
 }
 
 /* Returns 0 with a request, or -errno: it was none, and is refused. */
@@ -96,6 +106,7 @@ static int take_request(const struct rdma_cm_event *event, struct verbs_request 
 		return rc;
 	}
 	request->id = event->id;
+	came_from(event->id, request->offer.from);
 	request->reads_in = asked->responder_resources;
 	request->reads_out = asked->initiator_depth;
 	*out = request;
@@ -304,6 +315,7 @@ void meet_step(struct verbs_conn *conn, struct rdma_cm_event *event)
 	int rc = 0;
 
 	if (opening && event->event == RDMA_CM_EVENT_ADDR_RESOLVED) {
+		device_raise(conn->id->verbs);
 		set_timeout(conn);
 		rc = rdma_resolve_route(conn->id, RESOLVE_MS) ? -errno : 0;
 	} else if (opening && event->event == RDMA_CM_EVENT_ROUTE_RESOLVED) {

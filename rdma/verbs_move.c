@@ -99,8 +99,10 @@ static void post_line(struct verbs_conn *conn)
 	next_work(conn);
 	request.wr.rdma.remote_addr = conn->peer.line;
 	request.wr.rdma.rkey = conn->peer.line_key;
+	request.send_flags = conn->due_solicited ? IBV_SEND_SOLICITED : 0;
 	if (post_notice(conn, &request, VERBS_NOTICE_CREDIT, 0) < 0)
 		return;
+	conn->due_solicited = false;
 	conn->told = conn->next_line;
 	memcpy(&head, conn->told.bytes, sizeof(head));
 	atomic_store_explicit(&conn->told_head, head, memory_order_relaxed);
@@ -141,7 +143,8 @@ int conn_say_grant(struct verbs_conn *conn)
 }
 
 /* One contiguous piece of the ring, here and there. */
-static int post_piece(struct verbs_conn *conn, uint64_t from, uint32_t bytes, uint64_t stream, uint32_t all)
+static int post_piece(struct verbs_conn *conn, uint64_t from, uint32_t bytes, uint64_t stream, uint32_t all,
+		      unsigned int how)
 {
 	uint32_t at = (uint32_t)from & (conn->setup.out.bytes - 1);
 	struct ibv_sge piece = { (uintptr_t)conn->setup.out.ring + at, bytes, conn->mr_ring_out->lkey };
@@ -152,6 +155,7 @@ static int post_piece(struct verbs_conn *conn, uint64_t from, uint32_t bytes, ui
 	request.wr.rdma.rkey = conn->peer.ring_key;
 	if (!all)
 		return post(conn, &request, false);
+	request.send_flags = how & VERBS_SOLICITED ? IBV_SEND_SOLICITED : 0;
 	work->kind = WORK_DATA;
 	work->stream = stream;
 	work->bytes = all;
@@ -159,7 +163,7 @@ static int post_piece(struct verbs_conn *conn, uint64_t from, uint32_t bytes, ui
 }
 
 /* All that was put since the last time, as one. */
-static int post_data(struct verbs_conn *conn, uint64_t tail)
+static int post_data(struct verbs_conn *conn, uint64_t tail, unsigned int how)
 {
 	uint64_t stream = atomic_load_explicit(&conn->setup.out.shared->sent, memory_order_relaxed);
 	uint32_t all = (uint32_t)(tail - conn->pushed);
@@ -171,7 +175,7 @@ static int post_data(struct verbs_conn *conn, uint64_t tail)
 		int rc;
 
 		bytes = bytes < conn->message_bytes_max ? bytes : conn->message_bytes_max;
-		rc = post_piece(conn, conn->pushed, (uint32_t)bytes, stream, bytes == left ? all : 0);
+		rc = post_piece(conn, conn->pushed, (uint32_t)bytes, stream, bytes == left ? all : 0, how);
 		if (rc < 0)
 			return rc;
 		conn->pushed += bytes;
@@ -186,8 +190,9 @@ static uint32_t pieces_at_most(const struct verbs_conn *conn)
 	return (uint32_t)(conn->setup.out.bytes / conn->message_bytes_max) + 2;
 }
 
-ssize_t verbs_push(struct verbs_conn *conn, bool lazily)
+ssize_t verbs_push(struct verbs_conn *conn, unsigned int how)
 {
+	bool lazily = how & VERBS_LAZILY;
 	uint64_t tail = atomic_load_explicit(&conn->setup.out.shared->tail, memory_order_relaxed);
 	ssize_t rc = -ENOTCONN;
 
@@ -198,7 +203,7 @@ ssize_t verbs_push(struct verbs_conn *conn, bool lazily)
 		if (tail != conn->pushed && tail - conn->pushed <= conn->setup.out.bytes &&
 		    room(conn) >= pieces_at_most(conn) + KEPT_FOR_LINES && conn->notices_left > KEPT_FOR_LINES &&
 		    (!lazily || conn->data_under_way < LAZY_WRITES))
-			post_data(conn, tail);
+			post_data(conn, tail, how);
 		rc = (ssize_t)(tail - conn->pushed);
 	}
 	if (conn_is_broken(conn))
@@ -207,7 +212,7 @@ ssize_t verbs_push(struct verbs_conn *conn, bool lazily)
 	return rc;
 }
 
-int verbs_credit(struct verbs_conn *conn, bool now)
+int verbs_credit(struct verbs_conn *conn, unsigned int how)
 {
 	struct lane_shared *shared = conn->setup.in.shared;
 	uint64_t head = atomic_load_explicit(&shared->head, memory_order_relaxed);
@@ -216,12 +221,14 @@ int verbs_credit(struct verbs_conn *conn, bool now)
 	_Static_assert(offsetof(struct lane_shared, head) == LANE_LINE &&
 			       offsetof(struct lane_shared, armed) == 2 * LANE_LINE,
 		       "the consumer has one line");
-	if (!now && head - atomic_load_explicit(&conn->told_head, memory_order_relaxed) < conn->setup.in.bytes / 4)
+	if (!(how & VERBS_NOW) &&
+	    head - atomic_load_explicit(&conn->told_head, memory_order_relaxed) < conn->setup.in.bytes / 4)
 		return conn_is_broken(conn) ? -ENOTCONN : 0;
 	pthread_mutex_lock(&conn->lock);
 	if (atomic_load_explicit(&conn->state, memory_order_relaxed) == VERBS_UP) {
 		memcpy(&conn->next_line, &shared->head, LANE_LINE);
 		conn->credit_due = memcmp(&conn->next_line, &conn->told, LANE_LINE);
+		conn->due_solicited |= conn->credit_due && how & VERBS_SOLICITED;
 		say_due(conn);
 		rc = conn_is_broken(conn) ? -ENOTCONN : conn->credit_due ? -EAGAIN : 0;
 	}
@@ -419,13 +426,28 @@ bool verbs_arm(struct verbs_conn *conn, unsigned int what)
 
 	pthread_mutex_lock(&conn->lock);
 	if (conn->qp && !conn_is_broken(conn) &&
-	    (ibv_req_notify_cq(conn->cq_in, 0) ||
+	    (ibv_req_notify_cq(conn->cq_in, what & VERBS_SOLICITED ? 1 : 0) ||
 	     ((what & (VERBS_GOT | VERBS_SENT)) && ibv_req_notify_cq(conn->cq_out, 0))))
 		conn_break(conn, VERBS_FAILED);
 	conn_poll(conn);
-	sleeps = !(conn->found & what) && !conn_is_broken(conn);
+	/* What is found here and now will come with no event, whatever it is. */
+	sleeps = !(conn->found & (what & VERBS_SOLICITED ? ~0u : what)) && !conn_is_broken(conn);
 	pthread_mutex_unlock(&conn->lock);
 	return sleeps;
+}
+
+bool verbs_flushed(struct verbs_conn *conn)
+{
+	bool done;
+
+	pthread_mutex_lock(&conn->lock);
+	conn_poll(conn);
+	done = !conn->credit_due && conn->posted == conn->retired;
+	if (!done && conn->signalled != conn->posted)
+		conn_probe(conn); /* the last ones tell nothing by themselves */
+	done |= atomic_load_explicit(&conn->state, memory_order_relaxed) != VERBS_UP;
+	pthread_mutex_unlock(&conn->lock);
+	return done;
 }
 
 void verbs_positions(struct verbs_conn *conn, struct verbs_positions *out)

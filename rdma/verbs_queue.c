@@ -50,7 +50,7 @@ static int open_completions(struct verbs_conn *conn)
 	conn->channel = ibv_create_comp_channel(context);
 	if (!conn->channel)
 		return -errno;
-	conn->channel->fd = sys_fd_raise(conn->channel->fd);
+	conn->channel->fd = own_keep(conn->channel->fd);
 	conn->cq_in = ibv_create_cq(context, (int)conn->setup.receives + 1, conn, conn->channel, 0);
 	conn->cq_out = conn->cq_in ? ibv_create_cq(context, (int)conn->depth + 1, conn, conn->channel, 0) : NULL;
 	if (!conn->cq_out)
@@ -108,6 +108,7 @@ int queue_open(struct verbs_conn *conn)
 	uint8_t host[16];
 	int rc = open_limits(conn);
 
+	device_raise(conn->id->verbs);
 	if (rc < 0)
 		return rc;
 	host_of(rdma_get_peer_addr(conn->id), host);
@@ -167,8 +168,10 @@ void queue_close(struct verbs_conn *conn)
 		ibv_ack_cq_events(conn->cq_out, conn->cq_events_out);
 		ibv_destroy_cq(conn->cq_out);
 	}
-	if (conn->channel)
+	if (conn->channel) {
+		own_drop(conn->channel->fd);
 		ibv_destroy_comp_channel(conn->channel);
+	}
 	for (size_t i = 0; i < sizeof(regions) / sizeof(*regions); i++) {
 		if (regions[i])
 			ibv_dereg_mr(regions[i]);

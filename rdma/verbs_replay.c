@@ -39,24 +39,36 @@ static ssize_t take(struct lane *lane, uint8_t *to, size_t bytes)
 	return (ssize_t)done;
 }
 
-ssize_t verbs_replay(const struct lane *out, uint64_t from, void *to, size_t bytes)
+static ssize_t replay(struct lane *lane, uint64_t sent, uint64_t from, void *to, size_t bytes)
 {
-	struct lane_shared books;
-	struct lane lane = as_consumer(out, &books);
-	uint64_t at = atomic_load(&books.received);
+	uint64_t at = atomic_load(&lane->shared->received);
 
-	if (from < at || from > atomic_load(&out->shared->sent))
+	if (from < at || from > sent)
 		return -ERANGE;
-	if (lane_backlog(&lane) < 0)
+	if (lane_backlog(lane) < 0)
 		return -EPROTO;
 	while (at < from) {
 		uint8_t scrap[SCRAP_BYTES];
 		size_t part = from - at < sizeof(scrap) ? (size_t)(from - at) : sizeof(scrap);
-		ssize_t rc = take(&lane, scrap, part);
+		ssize_t rc = take(lane, scrap, part);
 
 		if (rc <= 0)
 			return rc;
 		at += (uint64_t)rc;
 	}
-	return take(&lane, to, bytes);
+	return take(lane, to, bytes);
+}
+
+ssize_t verbs_replay(const struct lane *out, const struct verbs_entry *entry, uint64_t from, void *to, size_t bytes)
+{
+	struct lane_shared books;
+	struct lane lane = as_consumer(out, &books);
+
+	if (entry && (int64_t)(atomic_load(&books.head) - entry->ring) < 0) {
+		atomic_store(&books.head, entry->ring);
+		atomic_store(&books.received, entry->stream);
+		atomic_store(&books.taken, 0);
+		atomic_store(&books.from_ring, 1);
+	}
+	return replay(&lane, atomic_load(&out->shared->sent), from, to, bytes);
 }

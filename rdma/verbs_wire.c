@@ -98,6 +98,7 @@ int verbs_offer_read(const void *bytes, size_t count, struct verbs_offer *out)
 
 	if (rc < 0)
 		return rc;
+	memset(out, 0, sizeof(*out));
 	memcpy(out->tuple.address, from + 4, 32);
 	memcpy(out->tuple.port, from + 36, 4);
 	memcpy(out->nonce, from + 40, VERBS_NONCE_BYTES);

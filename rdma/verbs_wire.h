@@ -34,6 +34,7 @@ struct verbs_tuple {
 struct verbs_offer {
 	struct verbs_tuple tuple;
 	uint8_t nonce[VERBS_NONCE_BYTES];
+	uint8_t from[16]; /* not a part of it: the address that the request came from, as rdma_cm tells */
 };
 
 /* What an end lets the other write to, by RDMA. */

@@ -80,6 +80,7 @@ struct stats_sum {
 	unsigned int processes;
 	struct view_conn all;
 	uint64_t process[STAT_PROCESS_COUNT];
+	struct view_trial trial[STATS_TRIALS]; /* of whoever tried most often */
 };
 
 struct summary {

@@ -20,6 +20,9 @@ static void add_view(struct stats_sum *sum, const struct view *view)
 		sum->all.reason[i] += view->all.reason[i];
 	for (int i = 0; i < STAT_PROCESS_COUNT; i++)
 		sum->process[i] += view->process[i];
+	for (int i = 0; i < STATS_TRIALS; i++)
+		if (view->trial[i].tries > sum->trial[i].tries)
+			sum->trial[i] = view->trial[i];
 	sum->processes++;
 }
 
@@ -115,10 +118,20 @@ static void say_zerocopy(FILE *out, const struct stats_sum *sum)
 			faults, (unsigned long long)sum->process[STAT_PROCESS_FAULT_COPIES]);
 }
 
+/* What `auto` chooses by. */
+static void say_trials(FILE *out, const struct stats_sum *sum)
+{
+	char sentence[VIEW_SENTENCE_BYTES];
+
+	for (unsigned int class = 0; class < STATS_TRIALS; class ++)
+		if (view_explain_trial(&sum->trial[class], class, sentence, sizeof(sentence)))
+			fprintf(out, " By auto, %s.", sentence);
+}
+
 static void explain(FILE *out, const struct path_result *result)
 {
 	const struct stats_sum *sum = &result->sum;
-	char why[512];
+	char why[VIEW_SENTENCE_BYTES];
 
 	if (result->path == PATH_TCP) {
 		fputs("The programs without libzc.so, over plain TCP.", out);
@@ -130,6 +143,12 @@ static void explain(FILE *out, const struct path_result *result)
 			      "libzc.so saw no TCP connection: the programs are out of its reach (zc run says why), "
 			      "so these figures are those of plain TCP.",
 		      out);
+		return;
+	}
+	if (view_used_ring(&sum->all) && view_explain(&sum->all, why, sizeof(why))) {
+		say_bytes(out, bytes_sent(sum));
+		fprintf(out, " sent: %s.", why);
+		say_trials(out, sum);
 		return;
 	}
 	say_paths(out, sum);

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
-#include <linux/userfaultfd.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -20,14 +19,7 @@
 
 #include "apps/zc/doctor.h"
 #include "common/settings.h"
-
-/* Headers may be older than the kernel. */
-#ifndef UFFD_USER_MODE_ONLY
-#define UFFD_USER_MODE_ONLY 1
-#endif
-#ifndef USERFAULTFD_IOC_NEW
-#define USERFAULTFD_IOC_NEW _IO(0xAA, 0x00)
-#endif
+#include "common/uffd.h"
 
 #define PAGEMAP_PRESENT (1ull << 63)
 
@@ -123,6 +115,40 @@ void doctor_userfaultfd(struct finding *out)
 	finding_is(out, HEALTH_LIMITED, "without write-protect (%s)", strerror(-rc));
 	finding_means(out, "zc guards by mprotect and SIGSEGV instead");
 	finding_remedy(out, "a kernel from 5.13 with CONFIG_HAVE_ARCH_USERFAULTFD_WP (x86_64 or aarch64)");
+}
+
+/* Registers a page of ours for missing pages, drops it, and poisons it. Returns 0 or -errno. */
+static int try_poison(int fd)
+{
+	struct uffdio_api api = { .api = UFFD_API, .features = UFFD_POISON_FEATURE };
+	size_t bytes;
+	char *page = map_page(&bytes);
+	struct uffdio_register range = { .range = { (uintptr_t)page, bytes }, .mode = UFFDIO_REGISTER_MODE_MISSING };
+	struct uffd_poison poison = { .range = range.range };
+	int rc = 0;
+
+	if (!page)
+		return -ENOMEM;
+	if (ioctl(fd, UFFDIO_API, &api) || ioctl(fd, UFFDIO_REGISTER, &range) || madvise(page, bytes, MADV_DONTNEED) ||
+	    ioctl(fd, UFFD_POISON_IOCTL, &poison))
+		rc = -errno;
+	munmap(page, bytes);
+	return rc;
+}
+
+void doctor_recv_async(struct finding *out)
+{
+	const char *how;
+	int fd = open_userfaultfd(&how), rc = fd < 0 ? fd : try_poison(fd);
+
+	if (fd >= 0)
+		close(fd);
+	if (!rc) {
+		finding_is(out, HEALTH_OK, "can be had, %s", how);
+		return;
+	}
+	finding_is(out, HEALTH_LIMITED, "none (%s)", strerror(-rc));
+	finding_means(out, "ZC_RECV_ASYNC=yes does nothing: receives wait for their bytes");
 }
 
 static sigjmp_buf fault_return;

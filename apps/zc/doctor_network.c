@@ -2,7 +2,6 @@
 /* Checks of what the network stack offers. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <errno.h>
 #include <linux/errqueue.h>
 #include <netinet/in.h>
@@ -13,7 +12,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
 #include "apps/zc/doctor.h"
@@ -134,55 +132,4 @@ void doctor_optmem_max(struct finding *out)
 			      "room for about %lu zero-copy sends of a connection at one time: those beyond take copy, "
 			      "with the reason enobufs",
 			      bytes / OPTMEM_OF_ONE);
-}
-
-/* Returns whether the running kernel has a module by that name, loaded, built in, or to be loaded. */
-static bool has_module(const char *name)
-{
-	static const char *const lists[] = { "modules.dep", "modules.builtin" };
-	struct utsname system;
-	char file[512], line[4096], loaded[128], wanted[128];
-	bool has;
-
-	snprintf(loaded, sizeof(loaded), "/sys/module/%s", name);
-	snprintf(wanted, sizeof(wanted), "/%s.ko", name);
-	has = !access(loaded, F_OK);
-	uname(&system);
-	for (size_t i = 0; !has && i < sizeof(lists) / sizeof(lists[0]); i++) {
-		FILE *list;
-
-		snprintf(file, sizeof(file), "/lib/modules/%s/%s", system.release, lists[i]);
-		list = fopen(file, "re");
-		while (list && !has && fgets(line, sizeof(line), list)) {
-			line[strcspn(line, ":")] = '\0';
-			has = strstr(line, wanted) != NULL;
-		}
-		if (list)
-			fclose(list);
-	}
-	return has;
-}
-
-void doctor_rdma(struct finding *out)
-{
-	DIR *dir = opendir("/sys/class/infiniband");
-	struct dirent *entry;
-	char names[200] = "";
-
-	while (dir && (entry = readdir(dir))) {
-		size_t used = strlen(names);
-
-		if (entry->d_name[0] != '.')
-			snprintf(names + used, sizeof(names) - used, "%s%.60s", used ? ", " : "", entry->d_name);
-	}
-	if (dir)
-		closedir(dir);
-	if (*names) {
-		finding_is(out, HEALTH_OK, "%s", names);
-	} else if (has_module("rdma_rxe")) {
-		finding_is(out, HEALTH_LIMITED, "no device; soft-RoCE (rdma_rxe) can be loaded");
-	} else {
-		finding_is(out, HEALTH_MISSING, "no device, and no module rdma_rxe for this kernel");
-		finding_remedy(out, "an RDMA device, or a kernel with CONFIG_RDMA_RXE");
-	}
 }

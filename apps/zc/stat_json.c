@@ -64,7 +64,7 @@ static json_t *paths_json(const struct view_conn *conn, int rates)
 static json_t *sum_json(const struct view_conn *conn, int rates)
 {
 	json_t *object = json_object();
-	char sentence[256];
+	char sentence[VIEW_SENTENCE_BYTES];
 
 	json_object_set_new(object, "paths", paths_json(conn, rates));
 	json_object_set_new(object, "counters", counters(stat_conn_rows, conn->counter, STAT_CONN_COUNT));
@@ -74,6 +74,32 @@ static json_t *sum_json(const struct view_conn *conn, int rates)
 	if (rates)
 		json_object_set_new(object, "receive_bytes_per_s", json_real(conn->receive_rate));
 	return object;
+}
+
+/* What path `auto` tried, and what came out; only the classes of sizes that it has met. */
+static json_t *trials_json(const struct view *view)
+{
+	json_t *trials = json_array();
+
+	for (unsigned int class = 0; class < STATS_TRIALS; class ++) {
+		const struct view_trial *trial = &view->trial[class];
+		char sentence[VIEW_SENTENCE_BYTES];
+		json_t *costs = json_object();
+
+		if (!view_explain_trial(trial, class, sentence, sizeof(sentence))) {
+			json_decref(costs);
+			continue;
+		}
+		for (unsigned int way = 0; way < STATS_TRIAL_WAYS; way++)
+			json_object_set_new(costs, path_name(view_trial_path(way)),
+					    trial->cost[way] ? json_real(view_trial_cost(trial, way)) : json_null());
+		json_array_append_new(trials, json_pack("{s:I, s:o, s:o, s:s, s:s}", "from_bytes",
+							(json_int_t)(class ? 65536ll << class : 0), "tries",
+							number(trial->tries), "us_per_mb", costs, "taken",
+							path_name(view_trial_path((unsigned int)trial->taken - 1)),
+							"explanation", sentence));
+	}
+	return trials;
 }
 
 static json_t *seconds_json(const struct view *view, uint64_t since)
@@ -110,6 +136,7 @@ json_t *view_json(const struct view *view, int rates)
 							     json_boolean(view->running == FOUND_RUNNING));
 	json_object_set_new(object, "counted_s", seconds_json(view, view->started_ns));
 	json_object_set_new(object, "process", counters(stat_process_rows, view->process, STAT_PROCESS_COUNT));
+	json_object_set_new(object, "trials", trials_json(view));
 	json_object_set_new(object, "all", sum_json(&view->all, rates));
 	json_object_set_new(object, "closed", sum_json(&view->closed, rates));
 	json_object_set_new(object, "connections", open);

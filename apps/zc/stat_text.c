@@ -77,7 +77,7 @@ static void print_reasons(FILE *out, const struct view_conn *conn)
 {
 	enum stat_reason order[REASON_COUNT];
 	size_t count = view_reasons(conn, order);
-	char sentence[256];
+	char sentence[VIEW_SENTENCE_BYTES];
 
 	if (view_explain(conn, sentence, sizeof(sentence)))
 		fprintf(out, "    %s\n", sentence);
@@ -117,6 +117,12 @@ static void print_process(FILE *out, const struct view *view)
 	fprintf(out, ": %zu of %llu connections open\n", view->open_count,
 		(unsigned long long)view->process[STAT_PROCESS_CONNECTIONS]);
 	print_counters(out, stat_process_rows, view->process, STAT_PROCESS_COUNT);
+	for (unsigned int class = 0; class < STATS_TRIALS; class ++) {
+		char sentence[VIEW_SENTENCE_BYTES];
+
+		if (view_explain_trial(&view->trial[class], class, sentence, sizeof(sentence)))
+			fprintf(out, "    auto: %s\n", sentence);
+	}
 }
 
 void view_print(FILE *out, const struct view *view, int rates)

@@ -86,6 +86,7 @@ int view_make(const struct found *found, struct view *out)
 	copy_printable(out->program, sizeof(out->program), segment->program, sizeof(segment->program));
 	copy_printable(out->version, sizeof(out->version), segment->version, sizeof(segment->version));
 	memcpy(out->process, (const void *)segment->process, sizeof(out->process));
+	memcpy(out->trial, (const void *)segment->trial, sizeof(out->trial));
 	take_slot(&out->closed, &segment->slot[0], 0);
 	out->all = out->closed;
 	for (uint32_t i = 1; i < used; i++) {
@@ -192,26 +193,4 @@ size_t view_reasons(const struct view_conn *conn, enum stat_reason order[REASON_
 		count++;
 	}
 	return count;
-}
-
-int view_explain(const struct view_conn *conn, char *out, size_t bytes)
-{
-	uint64_t copies = conn->path[PATH_COPY].counter[STAT_PATH_CALLS], sends = view_sends(conn);
-	enum stat_reason order[REASON_COUNT];
-	size_t reasons = view_reasons(conn, order);
-	int used;
-
-	if (!copies)
-		return 0;
-	/* Cut, not rounded: 100 % are said of all alone. */
-	if (copies >= sends)
-		used = snprintf(out, bytes, "all %llu sends took copy", (unsigned long long)copies);
-	else
-		used = snprintf(out, bytes, "%.1f %% of %llu sends took copy",
-				(double)(uint64_t)(1000.0 * (double)copies / (double)sends) / 10.0,
-				(unsigned long long)sends);
-	if (used > 0 && (size_t)used < bytes)
-		snprintf(out + used, bytes - (size_t)used, "%s%s", reasons ? ", mostly because: " : "",
-			 reasons ? stat_reason_rows[order[0]].help : ": no faster path was asked for");
-	return 1;
 }

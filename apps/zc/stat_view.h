@@ -6,6 +6,7 @@
 #ifndef ZC_APPS_ZC_STAT_VIEW_H
 #define ZC_APPS_ZC_STAT_VIEW_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -35,6 +36,13 @@ struct view_conn {
 	double receive_rate;
 };
 
+/* What `auto` found for buffers of a class of sizes: struct stats_trial as plain numbers. */
+struct view_trial {
+	uint64_t tries;
+	uint64_t taken;
+	uint64_t cost[STATS_TRIAL_WAYS];
+};
+
 struct view {
 	pid_t pid;
 	enum found_running running;
@@ -43,6 +51,7 @@ struct view {
 	char program[64];
 	char version[16];
 	uint64_t process[STAT_PROCESS_COUNT];
+	struct view_trial trial[STATS_TRIALS];
 	struct view_conn all;	 /* the sum of those below */
 	struct view_conn closed; /* the sum of connections that are no more */
 	struct view_conn *open;
@@ -65,10 +74,25 @@ uint64_t view_samples(const struct view_path *path);
 /* Returns a percentile of the timed sends in ns, interpolated within its power of two; 0 without any. */
 double view_percentile(const struct view_path *path, double percent);
 
+#define VIEW_SENTENCE_BYTES 768
+
 /*
- * Says in a sentence which share of the sends went by copy, and the most frequent reason. Returns 0 when none did.
+ * Says in a sentence which share took which path, and why not a faster one: of the bytes where rings were used, else of the sends
+ * that went by copy. Returns 0 where there is nothing to explain.
  */
 int view_explain(const struct view_conn *conn, char *out, size_t bytes);
+
+/* Returns the path behind a way of a trial. */
+enum zc_path view_trial_path(unsigned int way);
+
+/* Returns the cost of a way that was tried, in µs for 10^6 bytes; 0 where it is not known. */
+double view_trial_cost(const struct view_trial *trial, unsigned int way);
+
+/* Says what path `auto` found for a class of sizes when it tried. Returns 0 where it did not. */
+int view_explain_trial(const struct view_trial *trial, unsigned int class, char *out, size_t bytes);
+
+/* Returns whether anything was sent through a ring. */
+bool view_used_ring(const struct view_conn *conn);
 
 /* Fills `order` with the reasons that were counted, the most frequent first. Returns how many there are. */
 size_t view_reasons(const struct view_conn *conn, enum stat_reason order[REASON_COUNT]);

@@ -3,7 +3,8 @@
  * What it costs to move bytes between two processes of one host: gets BYTES MESSAGES ROUNDS [RING] sends MESSAGES messages of
  * BYTES a round, and prints as JSON the nanoseconds of a message for each way: `ring` (copied by both ends), `get` (announced,
  * and fetched before the next one), `gets` (several announced at a time), `kept` (announced, and copied to the segment before
- * it is fetched). Both ends spin, so two idle cores are needed; the ways take turns within a round.
+ * it is fetched). `announce_ns` is what one announcement takes by itself, the record of a SrcAvail, and `clock_ns` what looking at
+ * the clock has added to it. Both ends spin, so two idle cores are needed; the ways take turns within a round.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -30,7 +31,7 @@ static struct bench {
 	struct channel out, in;
 	uint8_t *buffer[BUFFERS], *to;
 	uint64_t bytes, messages, rounds;
-	double *ns[WAYS], *start_ns[WAYS];
+	double *ns[WAYS], *start_ns[WAYS], *announce_ns;
 } bench;
 
 /* Counted by the receiver. */
@@ -71,16 +72,18 @@ static void send_by_ring(const uint8_t *from)
 	}
 }
 
-static uint64_t announce(const uint8_t *from)
+static uint64_t announce(const uint8_t *from, double *ns)
 {
-	uint64_t number;
+	uint64_t number, begun;
 
-	while (source_announce(&bench.out.out, from, bench.bytes, &number) < 0)
-		;
+	do
+		begun = clock_now();
+	while (source_announce(&bench.out.out, from, bench.bytes, &number) < 0);
+	*ns = (double)(clock_now() - begun);
 	return number;
 }
 
-static void send_one(enum way way, const uint8_t *from)
+static void send_one(enum way way, const uint8_t *from, double *ns)
 {
 	uint64_t number;
 
@@ -88,7 +91,7 @@ static void send_one(enum way way, const uint8_t *from)
 		send_by_ring(from);
 		return;
 	}
-	number = announce(from);
+	number = announce(from, ns);
 	if (way == GET_KEPT && source_keep(&bench.out.out, number) < 0)
 		exit(1);
 	while (way == GET_ONE && source_taken(&bench.out.out, number) != SIZE_MAX)
@@ -100,12 +103,24 @@ static void time_way(enum way way, uint64_t round, uint64_t *total)
 	uint64_t begun = clock_now(), sent;
 
 	for (uint64_t i = 0; i < bench.messages; i++)
-		send_one(way, bench.buffer[i % BUFFERS]);
+		send_one(way, bench.buffer[i % BUFFERS], &bench.announce_ns[i]);
 	sent = clock_now();
 	*total += bench.messages * bench.bytes;
 	await(*total);
 	bench.ns[way][round] = (double)(clock_now() - begun) / (double)bench.messages;
 	bench.start_ns[way][round] = (double)(sent - begun) / (double)bench.messages;
+}
+
+static double clock_ns(void)
+{
+	double ns[1000];
+
+	for (size_t i = 0; i < 1000; i++) {
+		uint64_t begun = clock_now();
+
+		ns[i] = (double)(clock_now() - begun);
+	}
+	return bench_median(ns, 1000);
 }
 
 static void open_ends(uint32_t ring)
@@ -161,6 +176,9 @@ int main(int argc, char **argv)
 		bench.ns[way] = calloc(bench.rounds, sizeof(double));
 		bench.start_ns[way] = calloc(bench.rounds, sizeof(double));
 	}
+	bench.announce_ns = calloc(bench.messages, sizeof(double));
+	if (!bench.announce_ns)
+		bench_fail("memory");
 	shake_hands();
 	for (uint64_t round = 0; round < bench.rounds; round++)
 		for (int way = 0; way < WAYS; way++)
@@ -177,6 +195,8 @@ int main(int argc, char **argv)
 		       names[way], ns, bench.ns[way][0], bench_median(bench.start_ns[way], bench.rounds),
 		       8.0 * (double)bench.bytes / ns);
 	}
-	printf("}\n");
+	/* Of the last announcements of the last round, each in its own time. */
+	printf(", \"announce_ns\": %.0f, \"clock_ns\": %.0f}\n", bench_median(bench.announce_ns, bench.messages),
+	       clock_ns());
 	return 0;
 }

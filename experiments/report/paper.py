@@ -65,10 +65,10 @@ def block_words(rows):
     lines = []
     for (size, delay), here in rows.groupby(["bytes", "delay_us"]):
         by_stack = here.set_index("stack").gbit_s
-        for guard in ("uffd", "mprotect"):
-            pair = [f"{kind}, {guard}" for kind in ("block-on-write", "copy-on-write")]
+        for path, guard in (("azsdp", ""), ("zerocopy", ", uffd"), ("zerocopy", ", mprotect")):
+            pair = [f"{path} {kind}{guard}" for kind in ("block-on-write", "copy-on-write")]
             if set(pair) <= set(by_stack.index):
-                lines.append(f"{data.size_text(size)}, receiver late by {delay:.0f} µs, {guard}: block-on-write "
+                lines.append(f"{data.size_text(size)}, receiver late by {delay:.0f} µs, {path}{guard}: block-on-write "
                              f"{by_stack[pair[0]] / by_stack[pair[1]]:.2f} × copy-on-write")
     return lines
 

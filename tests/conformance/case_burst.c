@@ -409,7 +409,7 @@ static void prepare(struct props *props, int fd)
 	MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, props->pair));
 	props->file = (int)MUST(open("/dev/shm", O_TMPFILE | O_RDWR, 0600));
 	MUST(write(props->file, some, sizeof(some)));
-	props->listening = listen_on("127.0.0.1", &port);
+	props->listening = listen_on(addresses.ipv4, &port);
 	set_nonblocking(props->listening, true);
 	props->set = (int)MUST(epoll_create1(0));
 	MUST(epoll_ctl(props->set, EPOLL_CTL_ADD, fd, &event));
@@ -518,7 +518,7 @@ void burst_end(struct end *end, long how)
 	port = (int)await_number(end);
 	child = (pid_t)MUST(fork());
 	if (!child) {
-		end->fd = connect_to("127.0.0.1", port);
+		end->fd = connect_to(addresses.ipv4, port);
 		MUST(setsockopt(end->fd, IPPROTO_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int)));
 		for (int round = 0; round < ROUNDS; round++) {
 			if (round)

@@ -105,6 +105,7 @@ static void datagrams(struct end *end, const char *address)
 	CALL(close(there));
 }
 
+/* Within one host, wherever the ends are: between two, the kernel tells of closed ports only so often. */
 void bystander_udp(struct end *end, long six)
 {
 	meet(end);

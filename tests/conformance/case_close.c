@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* How connections end: shutdown, close with and without unread bytes, linger, reset, half-open work, and what comes after. */
 #define _GNU_SOURCE
+#include <netinet/tcp.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -98,9 +100,16 @@ void close_shutdown_rd(struct end *end, long bytes)
 	note_poll(end->fd, POLLIN | POLLRDHUP);
 }
 
+/* Both ends of the stream are on their way between two hosts, and the kernel refuses what comes after them. */
+static void await_closed(int fd)
+{
+	while (kernel_state(fd) != TCP_CLOSE)
+		sched_yield();
+}
+
 void close_shutdown_refused(struct end *end, long unused)
 {
-	int port, fd = (int)MUST(socket(AF_INET, SOCK_STREAM, 0)), listening = listen_on("127.0.0.1", &port);
+	int port, fd = (int)MUST(socket(AF_INET, SOCK_STREAM, 0)), listening = listen_on(addresses.ipv4, &port);
 
 	meet(end);
 	CALL(shutdown(fd, SHUT_WR));
@@ -110,6 +119,7 @@ void close_shutdown_refused(struct end *end, long unused)
 	CALL(shutdown(listening, SHUT_RD));
 	CALL(shutdown(end->fd, SHUT_RDWR));
 	meet_at(end, "both");
+	await_closed(end->fd);
 	note_recv(end->fd);
 	CALL(shutdown(end->fd, SHUT_RDWR));
 }
@@ -234,7 +244,7 @@ void close_killed(struct end *end, long bytes)
 	port = (int)await_number(end);
 	child = (pid_t)MUST(fork());
 	if (!child) {
-		end->fd = connect_to("127.0.0.1", port);
+		end->fd = connect_to(addresses.ipv4, port);
 		MUST(setsockopt(end->fd, SOL_SOCKET, SO_SNDBUF, &(int){ 4 << 20 }, sizeof(int)));
 		send_in_pieces(end->fd, (size_t)bytes);
 		poll(NULL, 0, 0);

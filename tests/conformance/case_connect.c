@@ -12,8 +12,6 @@
 #include "cases.h"
 #include "end.h"
 
-static const char *const addresses[] = { "127.0.0.1", "127.0.0.2", "::1", "::ffff:127.0.0.1" };
-
 /* Bytes both ways, small and large, then an end. */
 static void converse(struct end *end, int fd)
 {
@@ -60,13 +58,14 @@ static void note_names(int fd)
 /* Argument: server's address and client's, by number; 9 for the client: IPv4 against a listener for both families. */
 void connect_address(struct end *end, long which)
 {
-	const char *listen_address = which == 9 ? "::" : addresses[which];
+	const char *const known[] = { addresses.ipv4, "127.0.0.2", addresses.ipv6, addresses.mapped };
+	const char *listen_address = which == 9 ? "::" : known[which];
 	struct sockaddr_storage from = { 0 };
 	socklen_t bytes = sizeof(from);
 	int port, listening;
 
 	if (!end->server) {
-		end->fd = connect_to(which == 9 ? "127.0.0.1" : addresses[which], (int)await_number(end));
+		end->fd = connect_to(which == 9 ? addresses.ipv4 : known[which], (int)await_number(end));
 	} else {
 		listening = listen_on(listen_address, &port);
 		tell_number(end, port);
@@ -86,11 +85,11 @@ void connect_accept(struct end *end, long flags)
 	int port, listening;
 
 	if (!end->server) {
-		end->fd = connect_to("127.0.0.1", (int)await_number(end));
+		end->fd = connect_to(addresses.ipv4, (int)await_number(end));
 		converse(end, end->fd);
 		return;
 	}
-	listening = listen_on("127.0.0.1", &port);
+	listening = listen_on(addresses.ipv4, &port);
 	set_nonblocking(listening, true);
 	CALL(accept(listening, NULL, NULL));
 	note_poll(listening, POLLIN | POLLOUT);
@@ -119,7 +118,7 @@ void connect_nonblocking(struct end *end, long waiter)
 		converse(end, end->fd);
 		return;
 	}
-	bytes = address_of("127.0.0.1", (int)await_number(end), &name);
+	bytes = address_of(addresses.ipv4, (int)await_number(end), &name);
 	end->fd = (int)MUST(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 	CALL(connect(end->fd, (struct sockaddr *)&name, bytes));
 	note("told: %s", event_names((uint32_t)waiters[waiter].wait(end->fd, POLLOUT, -1)));
@@ -135,12 +134,12 @@ void connect_refused(struct end *end, long nonblocking)
 {
 	struct sockaddr_storage name;
 	socklen_t bytes = sizeof(name);
-	int port, listening = listen_on("127.0.0.1", &port), fd;
+	int port, listening = listen_on(addresses.ipv4, &port), fd;
 
 	/* A bound socket that does not listen keeps the port from everybody else. */
 	MUST(close(listening));
 	listening = (int)MUST(socket(AF_INET, SOCK_STREAM, 0));
-	address_of("127.0.0.1", 0, &name);
+	address_of(addresses.ipv4, 0, &name);
 	MUST(bind(listening, (struct sockaddr *)&name, sizeof(struct sockaddr_in)));
 	MUST(getsockname(listening, (struct sockaddr *)&name, &bytes));
 	fd = (int)MUST(socket(AF_INET, SOCK_STREAM | (nonblocking ? SOCK_NONBLOCK : 0), 0));
@@ -170,7 +169,7 @@ void connect_again(struct end *end, long unused)
 	socklen_t bytes;
 
 	if (end->server) {
-		listening = listen_on("127.0.0.1", &port);
+		listening = listen_on(addresses.ipv4, &port);
 		tell_number(end, port);
 		first = (int)MUST(accept(listening, NULL, NULL));
 		take_quietly(first, 50200, 1, 0);
@@ -180,7 +179,7 @@ void connect_again(struct end *end, long unused)
 		converse(end, end->fd);
 		return;
 	}
-	bytes = address_of("127.0.0.1", (int)await_number(end), &name);
+	bytes = address_of(addresses.ipv4, (int)await_number(end), &name);
 	end->fd = (int)MUST(socket(AF_INET, SOCK_STREAM, 0));
 	CALL(connect(end->fd, (struct sockaddr *)&name, bytes));
 	CALL(connect(end->fd, (struct sockaddr *)&name, bytes));
@@ -199,8 +198,8 @@ void connect_again(struct end *end, long unused)
 void connect_arguments(struct end *end, long unused)
 {
 	struct sockaddr_storage name;
-	socklen_t bytes = address_of("127.0.0.1", 1, &name);
-	int port, fd = (int)MUST(socket(AF_INET, SOCK_STREAM, 0)), listening = listen_on("127.0.0.1", &port);
+	socklen_t bytes = address_of(addresses.ipv4, 1, &name);
+	int port, fd = (int)MUST(socket(AF_INET, SOCK_STREAM, 0)), listening = listen_on(addresses.ipv4, &port);
 
 	CALL(socket(AF_INET, SOCK_STREAM, IPPROTO_UDP));
 	CALL(socket(12345, SOCK_STREAM, 0));
@@ -211,7 +210,7 @@ void connect_arguments(struct end *end, long unused)
 	CALL(connect(-1, (struct sockaddr *)&name, bytes));
 	name.ss_family = AF_UNIX;
 	CALL(connect(fd, (struct sockaddr *)&name, bytes));
-	address_of("127.0.0.1", port, &name);
+	address_of(addresses.ipv4, port, &name);
 	CALL(connect(listening, (struct sockaddr *)&name, bytes));
 	CALL(bind(fd, (struct sockaddr *)&name, bytes));
 	CALL(listen(end->control, 1));
@@ -237,7 +236,7 @@ void connect_by_sending(struct end *end, long by_message)
 		converse(end, end->fd);
 		return;
 	}
-	message.msg_namelen = address_of("127.0.0.1", (int)await_number(end), &name);
+	message.msg_namelen = address_of(addresses.ipv4, (int)await_number(end), &name);
 	end->fd = (int)MUST(socket(AF_INET, SOCK_STREAM, 0));
 	if (by_message)
 		rc = sendmsg(end->fd, &message, MSG_FASTOPEN);
@@ -255,14 +254,15 @@ void connect_many(struct end *end, long count)
 	int port, listening = -1, fds[64];
 
 	if (end->server) {
-		listening = listen_on("127.0.0.1", &port);
+		listening = listen_on(addresses.ipv4, &port);
 		tell_number(end, port);
 	} else {
 		port = (int)await_number(end);
 	}
 	for (int round = 0; round < 3; round++) {
 		for (long i = 0; i < count; i++)
-			fds[i] = end->server ? (int)MUST(accept(listening, NULL, NULL)) : connect_to("127.0.0.1", port);
+			fds[i] = end->server ? (int)MUST(accept(listening, NULL, NULL)) :
+					       connect_to(addresses.ipv4, port);
 		for (long i = 0; i < count; i++)
 			give_pattern(fds[i], (size_t)(i % 8 == 7 ? 20000 : 30), (unsigned int)i, 0);
 		for (long i = count - 1; i >= 0; i--)

@@ -268,7 +268,7 @@ void descriptor_numbers(struct end *end, long unused)
 	CALL(open("/dev/null", O_RDONLY));
 	CALL(socket(AF_INET, SOCK_STREAM, 0));
 	CALL(epoll_create1(0));
-	CALL(listen_on("127.0.0.1", &port));
+	CALL(listen_on(addresses.ipv4, &port));
 	CALL(fcntl(0, F_DUPFD, first));
 	meet_at(end, "done");
 }

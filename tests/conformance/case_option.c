@@ -336,13 +336,13 @@ static void meet_low(struct end *end, long how)
 		if (end->server)
 			CALL(setsockopt(end->fd, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof(low)));
 	} else if (end->server) {
-		listener = listen_on("127.0.0.1", &port);
+		listener = listen_on(addresses.ipv4, &port);
 		CALL(setsockopt(listener, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof(low)));
 		tell_number(end, port);
 		end->fd = (int)MUST(accept(listener, NULL, NULL));
 		close(listener);
 	} else {
-		end->fd = connect_to("127.0.0.1", (int)await_number(end));
+		end->fd = connect_to(addresses.ipv4, (int)await_number(end));
 	}
 	meet_at(end, "set");
 }

@@ -241,7 +241,7 @@ void process_workers(struct end *end, long workers)
 	if (!end->server) {
 		port = (int)await_number(end);
 		for (long i = 0; i < workers; i++) {
-			end->fd = connect_to("127.0.0.1", port);
+			end->fd = connect_to(addresses.ipv4, port);
 			give_pattern(end->fd, 50000, 4, 0);
 			MUST(shutdown(end->fd, SHUT_WR));
 			take_to_end(end->fd, 5, 0);
@@ -249,7 +249,7 @@ void process_workers(struct end *end, long workers)
 		}
 		return;
 	}
-	listening = listen_on("127.0.0.1", &port);
+	listening = listen_on(addresses.ipv4, &port);
 	for (long i = 0; i < workers; i++) {
 		children[i] = (pid_t)MUST(fork());
 		if (children[i])

@@ -25,10 +25,14 @@ const size_t corpus_case_count = sizeof(corpus_cases) / sizeof(corpus_cases[0]);
 
 static const char usage[] =
 	"usage: corpus [--library FILE] [--mode native|both|server|client|all] [--only CASE|FAMILY/] [--skip PREFIX]...\n"
-	"              [--shard I/N] [--repeat N] [--uses PATH] [--must-differ] [--verbose]\n"
+	"              [--shard I/N] [--repeat N] [--patience S] [--uses PATH [--rdma]] [--must-differ]\n"
+	"              [--verbose]\n"
 	"       corpus --list\n"
 	"Runs each case natively and compares the preloaded modes with that. Without --library: native runs only.\n"
-	"--uses PATH fails unless that path of the library has carried bytes.\n"
+	"--uses PATH fails unless that path of the library has carried bytes; with --rdma, also unless ends have met by RDMA and\n"
+	"soft-RoCE devices of this machine have sent what would hold these bytes. If one end alone is preloaded, none may meet.\n"
+	"--patience S: seconds after which a run is taken for stuck.\n"
+	"CORPUS_ADDRESSES=IPV4,IPV6: where servers listen, and clients connect to, in place of loopback.\n"
 	"--must-differ turns the result round, for libraries that are wrong on purpose.\n";
 
 static int loaded(struct dl_phdr_info *info, size_t bytes, void *wanted)
@@ -57,14 +61,14 @@ int end_main(const char *role, const char *name)
 	die("no case %s", name);
 }
 
-#define SKIPS 8
+#define SKIPS 16
 
 struct options {
 	struct runner runner;
 	const char *only;
 	const char *skips[SKIPS + 1]; /* NULL-terminated */
 	unsigned int skip_count;
-	bool must_differ;
+	bool must_differ, rdma;
 	unsigned int shard, shards, repeat;
 };
 
@@ -97,12 +101,13 @@ static void list(void)
 static void parse(struct options *options, int argc, char **argv)
 {
 	static const struct option known[] = {
-		{ "library", required_argument, NULL, 'l' }, { "mode", required_argument, NULL, 'm' },
-		{ "only", required_argument, NULL, 'o' },    { "skip", required_argument, NULL, 'k' },
-		{ "shard", required_argument, NULL, 's' },   { "repeat", required_argument, NULL, 'r' },
-		{ "uses", required_argument, NULL, 'u' },    { "must-differ", no_argument, NULL, 'd' },
-		{ "verbose", no_argument, NULL, 'v' },	     { "list", no_argument, NULL, 'L' },
-		{ "help", no_argument, NULL, 'h' },	     { NULL, 0, NULL, 0 },
+		{ "library", required_argument, NULL, 'l' },  { "mode", required_argument, NULL, 'm' },
+		{ "only", required_argument, NULL, 'o' },     { "skip", required_argument, NULL, 'k' },
+		{ "shard", required_argument, NULL, 's' },    { "repeat", required_argument, NULL, 'r' },
+		{ "uses", required_argument, NULL, 'u' },     { "must-differ", no_argument, NULL, 'd' },
+		{ "verbose", no_argument, NULL, 'v' },	      { "list", no_argument, NULL, 'L' },
+		{ "patience", required_argument, NULL, 'p' }, { "rdma", no_argument, NULL, 'R' },
+		{ "help", no_argument, NULL, 'h' },	      { NULL, 0, NULL, 0 },
 	};
 	const char *mode = "all";
 	int which;
@@ -125,6 +130,11 @@ static void parse(struct options *options, int argc, char **argv)
 			usage_error("corpus: --repeat %s: a number from 1\n", optarg);
 		else if (which == 'u')
 			options->runner.uses = optarg;
+		else if (which == 'p' && (sscanf(optarg, "%u", &options->runner.patience) != 1 ||
+					  options->runner.patience < 1 || options->runner.patience > 86400))
+			usage_error("corpus: --patience %s: seconds from 1 to 86400\n", optarg);
+		else if (which == 'R')
+			options->rdma = true;
 		else if (which == 'v')
 			options->runner.verbose = true;
 		else if (which == 'd')
@@ -138,6 +148,8 @@ static void parse(struct options *options, int argc, char **argv)
 	}
 	if (optind < argc)
 		usage_error("corpus: %s: no arguments are taken\n", argv[optind]);
+	if (options->rdma && !options->runner.uses)
+		usage_error("corpus: --rdma%s needs --uses\n", "");
 	choose_modes(&options->runner, options->runner.library ? mode : "native");
 }
 
@@ -154,17 +166,42 @@ static bool asked_for(const struct options *options, size_t number)
 	       (*only && only[strlen(only) - 1] == '/' && !strncmp(name, only, strlen(only)));
 }
 
+#define PACKET_BYTES_MAX 4096 /* of soft-RoCE */
+
+/* Whether the bytes went where they were to go; where that is RDMA, also by what the devices say. */
+static bool used_as_told(const struct options *options, unsigned long long packets)
+{
+	const struct used *used = &options->runner.used;
+	bool both = options->runner.modes[MODE_BOTH];
+
+	if (!used->bytes && (both || !options->rdma)) {
+		printf("not one byte took path %s\n", options->runner.uses);
+		return false;
+	}
+	if (!options->rdma)
+		return true;
+	printf("%llu bytes took path %s; %llu ends met by RDMA; the devices have sent %llu packets\n", used->bytes,
+	       options->runner.uses, used->rdma_meetings, packets);
+	if (!both)
+		return !used->rdma_meetings;
+	/* What was in a ring when it broke, in a fork or at an end, has been counted and may go by TCP. */
+	return used->rdma_meetings && packets * PACKET_BYTES_MAX > used->bytes / 2;
+}
+
 int main(int argc, char **argv)
 {
-	struct options options = { .shard = 1, .shards = 1, .repeat = 1 };
+	struct options options = { .runner.patience = runner_patience, .shard = 1, .shards = 1, .repeat = 1 };
+	unsigned long long packets;
 	unsigned long cases = 0;
 
+	addresses_choose();
 	if (argc == 4 && !strcmp(argv[1], "--end"))
 		return end_main(argv[2], argv[3]);
 	parse(&options, argc, argv);
 	signal(SIGPIPE, SIG_DFL);
 	if (options.runner.uses)
 		uses_begin();
+	packets = uses_rdma_packets();
 	for (unsigned int round = 0; round < options.repeat; round++) {
 		for (size_t i = 0; i < corpus_case_count; i++) {
 			if (!asked_for(&options, i))
@@ -176,10 +213,8 @@ int main(int argc, char **argv)
 	printf("%lu cases, %lu runs, %lu differ\n", cases, options.runner.runs, options.runner.failures);
 	if (!cases)
 		usage_error("corpus: --only %s: no such case; see --list\n", options.only ? options.only : "");
-	if (options.runner.uses && !options.runner.used_bytes) {
-		printf("not one byte took path %s\n", options.runner.uses);
+	if (options.runner.uses && !used_as_told(&options, uses_rdma_packets() - packets))
 		return 1;
-	}
 	/* A native run that fails is no proof of anything. */
 	if (options.must_differ)
 		return options.runner.failures && !options.runner.native_failures ? 0 : 1;

@@ -94,7 +94,18 @@ void meet_at(struct end *end, const char *word);
 
 /* Connections --------------------------------------------------------------------------------------------------------- */
 
-/* Connects the two ends over IPv4 loopback. end->fd is the connection in both. */
+/*
+ * Where the server end listens and the client end connects to: loopback, unless CORPUS_ADDRESSES=IPV4,IPV6 names others of this
+ * machine. addresses_choose() comes first, in each process; it ends a process whose CORPUS_ADDRESSES is no such thing.
+ */
+struct addresses {
+	char ipv4[INET_ADDRSTRLEN], ipv6[INET6_ADDRSTRLEN];
+	char mapped[INET6_ADDRSTRLEN]; /* the IPv4 one, as IPv6 says it */
+};
+extern struct addresses addresses;
+void addresses_choose(void);
+
+/* Connects the two ends over IPv4. end->fd is the connection in both. */
 void meet(struct end *end);
 
 /* The same with small socket buffers on both sides, so that a stalled receiver is felt soon. */
@@ -142,6 +153,9 @@ void set_buffers(int fd, int bytes);
 
 /* Bytes that the kernel has taken from this end so far, asked for behind the library's back. */
 uint64_t kernel_taken(int fd);
+
+/* The state of the connection, such as TCP_CLOSE, in the same way. */
+int kernel_state(int fd);
 
 /* A descriptor in a message over a Unix socket. */
 void pass_descriptor(int over, int fd);

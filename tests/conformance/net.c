@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <linux/tcp.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -15,6 +16,46 @@
 
 #define CHUNK 65536
 #define BUFFERS_SMALL 16384
+
+struct addresses addresses = { "127.0.0.1", "::1", "::ffff:127.0.0.1" };
+
+/* Whether text is an address of the family that a socket here can be bound to. */
+static bool is_own(const char *text, int family)
+{
+	struct sockaddr_storage name;
+	uint8_t binary[sizeof(struct in6_addr)];
+	socklen_t bytes;
+	bool bound;
+	int fd;
+
+	if (inet_pton(family, text, binary) != 1)
+		return false;
+	bytes = address_of(text, 0, &name);
+	fd = socket(family, SOCK_STREAM, 0);
+	bound = fd >= 0 && !bind(fd, (struct sockaddr *)&name, bytes);
+	close(fd);
+	return bound;
+}
+
+void addresses_choose(void)
+{
+	const char *text = getenv("CORPUS_ADDRESSES"), *comma = text ? strchr(text, ',') : NULL;
+	struct addresses *to = &addresses;
+
+	if (!text)
+		return;
+	if (comma && (size_t)(comma - text) < sizeof(to->ipv4) && strlen(comma + 1) < sizeof(to->ipv6)) {
+		*(char *)mempcpy(to->ipv4, text, (size_t)(comma - text)) = '\0';
+		strcpy(to->ipv6, comma + 1);
+		strcpy(stpcpy(to->mapped, "::ffff:"), to->ipv4);
+		if (is_own(to->ipv4, AF_INET) && is_own(to->ipv6, AF_INET6))
+			return;
+	}
+	fprintf(stderr,
+		"corpus: CORPUS_ADDRESSES: '%s'; allowed is IPV4,IPV6: an IPv4 and an IPv6 address of this machine\n",
+		text);
+	exit(2);
+}
 
 socklen_t address_of(const char *text, int port, struct sockaddr_storage *out)
 {
@@ -57,7 +98,7 @@ int listen_on(const char *address, int *port)
 
 void accept_one(struct end *end)
 {
-	int port, listening = listen_on("127.0.0.1", &port);
+	int port, listening = listen_on(addresses.ipv4, &port);
 
 	tell_number(end, port);
 	end->fd = (int)MUST(accept(listening, NULL, NULL));
@@ -85,10 +126,10 @@ static void meet_with(struct end *end, int buffers)
 	int port, listening;
 
 	if (!end->server) {
-		end->fd = connect_with("127.0.0.1", buffers, (int)await_number(end));
+		end->fd = connect_with(addresses.ipv4, buffers, (int)await_number(end));
 		return;
 	}
-	listening = listen_with("127.0.0.1", buffers, &port);
+	listening = listen_with(addresses.ipv4, buffers, &port);
 	tell_number(end, port);
 	end->fd = (int)MUST(accept(listening, NULL, NULL));
 	MUST(close(listening));
@@ -264,6 +305,16 @@ uint64_t kernel_taken(int fd)
 	memset(&info, 0, sizeof(info));
 	sys_call(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, (long)&info, (long)&bytes, 0);
 	return info.tcpi_bytes_sent - info.tcpi_bytes_retrans + info.tcpi_notsent_bytes;
+}
+
+int kernel_state(int fd)
+{
+	struct tcp_info info;
+	socklen_t bytes = sizeof(info);
+
+	memset(&info, 0, sizeof(info));
+	sys_call(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, (long)&info, (long)&bytes, 0);
+	return info.tcpi_state;
 }
 
 void pass_descriptor(int over, int fd)

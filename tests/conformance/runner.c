@@ -16,11 +16,11 @@
 
 #include "transcript.h"
 
-/* A run that takes longer is stuck. Not a measure of anything: the usual run takes some milliseconds. */
+/* Not a measure of anything: the usual run takes some milliseconds. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define STUCK_SECONDS 180
+const unsigned int runner_patience = 180;
 #else
-#define STUCK_SECONDS 30
+const unsigned int runner_patience = 30;
 #endif
 #define ENDS 2 /* server, client */
 
@@ -37,6 +37,7 @@ struct started {
 
 struct run {
 	struct started ends[ENDS];
+	unsigned int patience;
 	bool stuck;
 };
 
@@ -95,7 +96,7 @@ static bool wait_ends(struct run *run)
 	int left = ENDS;
 
 	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += STUCK_SECONDS;
+	until.tv_sec += run->patience;
 	for (int i = 0; i < ENDS; i++)
 		fds[i] = (struct pollfd){ .fd = run->ends[i].pidfd, .events = POLLIN };
 	while (left) {
@@ -128,11 +129,13 @@ static void finish(struct started *end)
 	close(end->memory);
 }
 
-static void run_case(struct run *run, const struct corpus_case *one, enum mode mode, const char *library)
+static void run_case(const struct runner *runner, struct run *run, const struct corpus_case *one, enum mode mode)
 {
+	const char *library = runner->library;
 	int control[ENDS];
 
 	memset(run, 0, sizeof(*run));
+	run->patience = runner->patience;
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, control) < 0) {
 		perror("corpus: socketpair");
 		exit(1);
@@ -203,7 +206,7 @@ static bool sound(const struct run *run)
 	bool good = !run->stuck;
 
 	if (run->stuck)
-		printf("  stuck: stopped after %d s\n", STUCK_SECONDS);
+		printf("  stuck: stopped after %u s\n", run->patience);
 	for (int i = 0; i < ENDS; i++) {
 		const char *wrong = strstr(run->ends[i].transcript->text, TRANSCRIPT_WRONG);
 		bool ended = !strcmp(run->ends[i].how, "exit 0");
@@ -258,7 +261,7 @@ bool runner_case(struct runner *runner, const struct corpus_case *one)
 	struct run native, here;
 	bool good;
 
-	run_case(&native, one, MODE_NATIVE, NULL);
+	run_case(runner, &native, one, MODE_NATIVE);
 	runner->runs++;
 	if (runner->verbose) {
 		printf("=== %s --mode native\n", one->name);
@@ -268,7 +271,7 @@ bool runner_case(struct runner *runner, const struct corpus_case *one)
 	for (int mode = 0; good && mode < MODE_COUNT; mode++) {
 		if (!runner->modes[mode])
 			continue;
-		run_case(&here, one, (enum mode)mode, runner->library);
+		run_case(runner, &here, one, (enum mode)mode);
 		runner->runs++;
 		if (runner->verbose) {
 			printf("=== %s --mode %s\n", one->name, mode_names[mode]);
@@ -277,7 +280,7 @@ bool runner_case(struct runner *runner, const struct corpus_case *one)
 		good &= compare(runner, one, (enum mode)mode, &native, &here);
 		drop(&here);
 		if (runner->uses)
-			runner->used_bytes += uses_collect(runner->uses);
+			uses_collect(runner->uses, &runner->used);
 	}
 	drop(&native);
 	fflush(stdout);

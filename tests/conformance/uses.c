@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,24 +40,23 @@ static int path_number(const char *name)
 	exit(2);
 }
 
-static unsigned long long bytes_in(int fd, int path)
+static void add_up(int fd, int path, struct used *used)
 {
 	const struct stats_segment *segment;
-	unsigned long long bytes = 0;
 
 	if (stats_map(fd, &segment) < 0)
-		return 0;
-	for (uint32_t i = 0; i < segment->slots && i <= atomic_load(&segment->slots_used); i++)
-		bytes += atomic_load(&segment->slot[i].path[path][STAT_PATH_BYTES]);
+		return;
+	for (uint32_t i = 0; i < segment->slots && i <= atomic_load(&segment->slots_used); i++) {
+		used->bytes += atomic_load(&segment->slot[i].path[path][STAT_PATH_BYTES]);
+		used->rdma_meetings += atomic_load(&segment->slot[i].conn[STAT_CONN_RDMA_MEETINGS]);
+	}
 	stats_unmap(segment);
-	return bytes;
 }
 
 /* Adds up what the path carried and removes the files. */
-unsigned long long uses_collect(const char *path)
+void uses_collect(const char *path, struct used *used)
 {
 	DIR *dir = opendir(directory);
-	unsigned long long bytes = 0;
 	struct dirent *entry;
 
 	while (dir && (entry = readdir(dir))) {
@@ -64,20 +64,39 @@ unsigned long long uses_collect(const char *path)
 
 		if (fd < 0)
 			continue;
-		bytes += path[0] ? bytes_in(fd, path_number(path)) : 0;
+		if (used)
+			add_up(fd, path_number(path), used);
 		close(fd);
 		unlinkat(dirfd(dir), entry->d_name, 0);
 	}
 	if (dir)
 		closedir(dir);
-	return bytes;
+}
+
+unsigned long long uses_rdma_packets(void)
+{
+	unsigned long long packets = 0, some;
+	glob_t found;
+
+	if (glob("/sys/class/infiniband/*/ports/*/hw_counters/sent_pkts", 0, NULL, &found))
+		return 0;
+	for (size_t i = 0; i < found.gl_pathc; i++) {
+		FILE *file = fopen(found.gl_pathv[i], "r");
+
+		if (file && fscanf(file, "%llu", &some) == 1)
+			packets += some;
+		if (file)
+			fclose(file);
+	}
+	globfree(&found);
+	return packets;
 }
 
 void uses_end(void)
 {
 	if (!begun)
 		return;
-	uses_collect("");
+	uses_collect("", NULL);
 	rmdir(directory);
 	begun = false;
 }

@@ -356,6 +356,7 @@ static void begin(const uint8_t *bytes, size_t count)
 	size_t part = count < sizeof(*shared) ? count : sizeof(*shared);
 
 	memset(shared, 0, LONELY_SHARE_BYTES);
+	lane.head_known = lane.tail_known = 0;
 	memset(lane.ring, 0, RING);
 	source_out_open(&out, &made_up, identity);
 	source_in_open(&in, &made_up, identity, 0);

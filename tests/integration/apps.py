@@ -61,6 +61,14 @@ def missing(why):
     pytest.skip(why)
 
 
+def compiled(directory, name):
+    """Makes programs/NAME.c in a directory, so that each user can execute it."""
+    made = directory / name
+    subprocess.run([os.environ.get("ZC_CC", "cc"), "-O2", "-pthread", "-o", made, PROGRAMS / f"{name}.c"], check=True)
+    made.chmod(0o755)
+    return made
+
+
 def environment(**more):
     """The environment without the settings of whoever runs the tests."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ZC_")}
@@ -226,6 +234,42 @@ class Run:
         os.close(self.pidfd)
         self.pidfd = None
         return self.process.returncode if clean else None
+
+
+class Ordered:
+    """A program that does what it is told on its standard input, one thing after the other, says so in lines, and ends when it
+    can be told nothing more."""
+
+    patience_s = 60
+
+    def __init__(self, bench, command, path, **keywords):
+        self.run = Run(bench, command, path, bench.new_directory("stats"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                       bufsize=0, **keywords)
+        bench.stack.callback(self.run.end, signal.SIGKILL)
+        self.heard = b""
+
+    def order(self, *words):
+        self.run.process.stdin.write((" ".join(map(str, words)) + "\n").encode())
+
+    def hear(self):
+        """Returns the next line that it says."""
+        out = self.run.process.stdout
+        while b"\n" not in self.heard:
+            ready = select.select([out], [], [], self.patience_s)[0]
+            assert ready, f"{self.run.process.args} waits: {where(self.run.process.pid)}"
+            got = os.read(out.fileno(), 4096)
+            assert got, f"{self.run.process.args} has ended: {self.run.process.wait()}"
+            self.heard += got
+        line, self.heard = self.heard.split(b"\n", 1)
+        return line.decode()
+
+    def end(self):
+        """Returns what it has moved."""
+        self.run.process.stdin.close()
+        assert self.run.ended(self.patience_s * 1000), f"does not end: {where(self.run.process.pid)}"
+        self.run.end()
+        assert self.run.process.returncode == 0
+        return self.run.moved()
 
 
 class Bench:

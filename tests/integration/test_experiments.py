@@ -204,9 +204,49 @@ def test_costs_of_calls(tmp_path):
     folder = tmp_path / "results"
     experiments("run", "--profile", "smoke", "--build", BUILD, "--paths", "tcp,copy", "--experiments", "C", "--results", folder)
     rows = rows_of(folder, "costs.csv")
-    wanted = {"call", "ping-pong", "bare copies", "start", "send", "guard"} | ({"instructions"} if shutil.which("valgrind") else set())
+    wanted = {"call", "ping-pong", "bare copies", "start", "send", "guard", "step"} | ({"instructions"} if shutil.which("valgrind") else set())
     assert {row["measure"] for row in rows if row["status"] == "ok"} == wanted
     assert goal(folder, "start-up")[3] in ("met", "missed")
+
+
+APP = ["run", "--profile", "smoke", "--build", BUILD, "--experiments", "A", "--only", "A loopback ping-pong 64 B, blocking", "--repeats", "2"]
+
+
+def test_programs_are_measured_in_pairs_and_once_only(tmp_path):
+    folder = tmp_path / "results"
+    experiments(*APP, "--results", folder)
+    rows = rows_of(folder, "apps.csv")
+    name = "ping-pong 64 B, blocking"
+    runs = collections.Counter((row["path"], row["kind"], row["repeat"]) for row in rows if row["name"] == name and row["status"] == "ok")
+    assert runs == {(path, kind, str(repeat)): 1 for path in ("tcp", "auto") for kind, repeat in
+                    (("verify", 0), ("measure", 0), ("measure", 1))}
+    order = {(row["path"], row["repeat"]): row["order"] for row in rows if row["name"] == name and row["kind"] == "measure"}
+    assert order["tcp", "0"] != order["tcp", "1"]
+    assert all(float(row["value"]) > 0 and int(row["operations"]) > 0 for row in rows)
+    assert experiments(*APP, "--results", folder).stdout.startswith("0 measured")
+    for path, verdict in (("auto", "missed"), ("tcp", "met")):
+        change_apps(folder, path, "1000000", rows)
+        found = goal(folder, f"{name} | at least")
+        assert found[3] == verdict and "2 pairs" in found[4]
+
+
+def change_apps(folder, path, value, rows):
+    """A path whose half round trips take so long."""
+    with open(folder / "apps.csv", "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows([{**row, "value": value if row["path"] == path and row["kind"] == "measure" else row["value"]} for row in rows])
+
+
+def test_the_papers_inner_comparisons_run_on_all_paths(tmp_path):
+    folder = tmp_path / "results"
+    experiments("run", "--profile", "smoke", "--build", BUILD, "--networks", "loopback", "--experiments", "S", "--only", "skew",
+                "--results", folder)
+    there = {row["stack"] for row in rows_of(folder) if row["status"] == "ok"}
+    assert set(PATHS) | {"azsdp copy-on-write", "azsdp block-on-write"} <= there
+    experiments("figures", folder, "--output", folder / "figures.md")
+    (head,) = [line for line in (folder / "figures.md").read_text().splitlines() if "azsdp block-on-write |" in line]
+    assert {cell.strip() for cell in head.split("|")} >= there - {"tcp", "tcp-again"}
 
 
 @pytest.mark.parametrize("arguments, status, words", [

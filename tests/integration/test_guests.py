@@ -12,7 +12,7 @@ import shutil
 import subprocess
 
 import pytest
-from apps import ALONE, INSISTENCE, IS_ROOT, PATHS, PROGRAMS, Run, environment, missing, need
+from apps import ALONE, INSISTENCE, IS_ROOT, PATHS, Run, compiled, environment, missing, need
 
 RINGS = ["bsdp", "zsdp", "azsdp"]
 SOURCES = ["zsdp", "azsdp"]
@@ -28,11 +28,7 @@ def path(request):
 
 @pytest.fixture(scope="module")
 def guest(shared_directory):
-    """The program, where each user can execute it."""
-    made = shared_directory / "guest"
-    subprocess.run([os.environ.get("ZC_CC", "cc"), "-O2", "-o", made, PROGRAMS / "guest.c"], check=True)
-    made.chmod(0o755)
-    return made
+    return compiled(shared_directory, "guest")
 
 
 def as_user(number):

@@ -6,19 +6,16 @@ The ends run programs/waits.c and do what they are told, one thing after the oth
 whose peer does not receive is measured without the library; under it, blocking sends of as much have to return.
 """
 import os
-import select
 import signal
-import subprocess
 
 import pytest
-from apps import INSISTENCE, PATHS, PROGRAMS, Run, where
+from apps import INSISTENCE, PATHS, Ordered, compiled
 
 SHARED = [path for path in PATHS if path != "tcp"]
 RINGS = {"bsdp", "zsdp", "azsdp"}
 ROUNDS = 24
 ROUND_BYTES = 20000
 PIECE_BYTES = 32768
-PATIENCE_S = 60
 
 
 class Way(str):
@@ -40,35 +37,12 @@ def path(request):
 
 @pytest.fixture(scope="module")
 def program(shared_directory):
-    made = shared_directory / "waits"
-    subprocess.run([os.environ.get("ZC_CC", "cc"), "-O2", "-o", made, PROGRAMS / "waits.c"], check=True)
-    return made
+    return compiled(shared_directory, "waits")
 
 
-class End:
-    """A program that waits for orders."""
-
+class End(Ordered):
     def __init__(self, bench, program, path, *arguments):
-        directory = bench.new_directory("stats")
-        self.run = Run(bench, [program, *arguments], path, directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                       bufsize=0, env=path.settings if path else {})
-        bench.stack.callback(self.run.end, signal.SIGKILL)
-        self.heard = b""
-
-    def hear(self):
-        """Returns the next line that it says."""
-        out = self.run.process.stdout
-        while b"\n" not in self.heard:
-            ready = select.select([out], [], [], PATIENCE_S)[0]
-            assert ready, f"{self.run.process.args} waits: {where(self.run.process.pid)}"
-            got = os.read(out.fileno(), 4096)
-            assert got, f"{self.run.process.args} has ended: {self.run.process.wait()}"
-            self.heard += got
-        line, self.heard = self.heard.split(b"\n", 1)
-        return line.decode()
-
-    def order(self, *words):
-        self.run.process.stdin.write((" ".join(map(str, words)) + "\n").encode())
+        super().__init__(bench, [program, *arguments], path, env=path.settings if path else {})
 
     def send(self, size, seed):
         self.order("send", size, seed)
@@ -88,13 +62,6 @@ class End:
 
     def go_on(self):
         os.kill(self.run.process.pid, signal.SIGCONT)
-
-    def end(self):
-        self.run.process.stdin.close()
-        assert self.run.ended(PATIENCE_S * 1000), f"does not end: {where(self.run.process.pid)}"
-        self.run.end()
-        assert self.run.process.returncode == 0
-        return self.run.moved()
 
 
 def pair(bench, program, path):

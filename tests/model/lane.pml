@@ -15,9 +15,10 @@
  *  - A consumer arms, looks again, and then sleeps; a producer publishes, and then looks whether it must ring.
  * (Each MUTANT_ definition breaks one rule; tests/model/check expects the checker to find it.)
  *  - A SWITCH rings no doorbell of its own: it tells how many were sent before it, and raw bytes follow.
- *  - A consumer may leave the ring for good at any time: it takes its bell away, says that it leaves, and looks where the ring
- *    ends; behind that end, and the doorbells that were rung until then, raw bytes follow. A producer looks after each record
- *    whether the consumer leaves, decides the end if nobody has, and takes back what is behind it. Before it takes the bell it says that it rings.
+ *  - A consumer may leave the ring for good at any time: it says that it leaves, and looks where the ring ends; there it takes
+ *    its bell away, and behind the doorbells that were rung until then raw bytes follow. A producer looks after each record
+ *    whether the consumer leaves, decides the end if nobody has, takes back what is behind it, and rings for what is before it,
+ *    since others may sleep for that. Before it takes the bell it says that it rings.
  *  - A doorbell that does not fit the TCP buffer may be left out: what fills the buffer wakes the consumer, who looks again.
  */
 #ifndef BYTES
@@ -107,7 +108,7 @@ inline look_at_presence(bytes)
 		on_ring = false;
 		if
 		:: puts > end -> next = next - bytes
-		:: else -> skip
+		:: else -> ring_bell()		/* others may sleep for it */
 		fi
 #endif
 	fi
@@ -211,9 +212,6 @@ active proctype consumer()
 		fi
 		}
 	:: leave == 0 && !ended ->
-#ifndef MUTANT_LEAVE_ARMED
-		armed = false;
-#endif
 #ifdef MUTANT_LEAVE_LATE
 		most = puts;
 		leave = 1;
@@ -227,10 +225,15 @@ active proctype consumer()
 		decide_end(most);
 #endif
 		atomic { leave = 2; most = 0 }
+#ifndef MUTANT_LEAVE_ARMED
+	:: leave == 2 && taken == end && from_ring && armed -> armed = false
+#endif
 #ifdef MUTANT_LEAVE_BLIND
-	:: leave == 2 && taken == end && from_ring ->
-#else
+	:: leave == 2 && taken == end && from_ring && !armed ->
+#elif defined(MUTANT_LEAVE_ARMED)
 	:: leave == 2 && taken == end && from_ring && !ringing ->
+#else
+	:: leave == 2 && taken == end && from_ring && !armed && !ringing ->
 #endif
 		from_ring = false;
 #ifndef MUTANT_LEAVE_UNSTRIPPED

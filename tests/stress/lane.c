@@ -98,9 +98,10 @@ static size_t send_by_ring(const uint8_t *data, size_t bytes)
 	trace("puts %zd of %zu bytes in the ring", done, bytes);
 	done = look_at_presence((size_t)done);
 	s.sent = before + (size_t)done;
+	if (done)
+		ring_bell();
 	if (!on_ring())
 		return (size_t)done;
-	ring_bell();
 	if ((size_t)done < bytes)
 		switch_back();
 	return (size_t)done;
@@ -273,7 +274,9 @@ static void consume(void)
 			continue;
 		if (s.leave_odds && !below(s.leave_odds)) {
 			leave(); /* with its bell at the producer's hand */
-			continue;
+			if (below(2))
+				continue;
+			/* It was another process that left: this one sleeps. */
 		}
 		wait_until(tcp_is_readable, "the TCP stream");
 		look_at_doorbell();
@@ -330,6 +333,7 @@ static void run_schedule(uint64_t seed)
 	s.steps = s.used = s.sent = s.got = 0;
 	s.ended = false;
 	memset(s.lane.shared, 0, sizeof(*s.lane.shared));
+	s.lane.head_known = s.lane.tail_known = 0;
 	prepare(&s.producer, "producer");
 	prepare(&s.consumer, "consumer");
 	s.now = below(2) ? &s.producer : &s.consumer;

@@ -120,6 +120,24 @@ def test_reasons_explain_why_zerocopy_was_not_taken(zc, pair):
     assert re.search(r"50 x small +send below", text)
 
 
+def test_what_auto_tried_is_shown(zc, pair):
+    running = pair("auto")
+    running.send(50, 1000)
+    assert process_of(zc("stat", running.pid, "--json"))["trials"] == []
+    for _ in range(50):
+        running.send(100, 256 << 10)
+        trials = process_of(zc("stat", running.pid, "--json"))["trials"]
+        if trials:
+            break
+    (trial,) = trials
+    assert trial["from_bytes"] == 256 << 10 and trial["tries"] > 0
+    assert set(trial["us_per_mb"]) == {"bsdp", "zsdp", "azsdp"} and trial["taken"] in trial["us_per_mb"]
+    known = [cost for cost in trial["us_per_mb"].values() if cost]
+    assert known and all(cost > 0 for cost in known)
+    assert f"auto: {trial['explanation']}" in zc("stat", running.pid).stdout
+    assert trial["explanation"].startswith("sends of 256 to 512 KB were tried")
+
+
 def test_zerocopy_sends_and_completions_are_shown(zc, pair):
     running = pair("zerocopy", ZC_ZEROCOPY_KEEP="yes", ZC_ZEROCOPY_MIN="8192")
     running.send(20, 1 << 20)
@@ -307,6 +325,54 @@ def forged(whole, at, tmp_path):
 def test_untouched_forgery_is_accepted(zc, forged):
     process = process_of(zc("stat", forged(), "--json"))
     assert connection(process, "client")["paths"]["copy"]["calls"] == 100
+
+
+def index(kind, name):
+    """The place of a counter in its list."""
+    text = (ROOT / "common" / ("paths.def" if kind == "ZC_PATH" else "stats.def")).read_text()
+    return re.findall(rf'^{kind}\(\w+, "(\w+)"', text, re.M).index(name)
+
+
+def sums(at, kind, counts):
+    """The changes that give the sum of closed connections these counters."""
+    field = {"ZC_REASON": "slot.reason", "ZC_STAT_CONN": "slot.conn"}[kind]
+    return [(at["slot"] + at[field] + 8 * index(kind, name), struct.pack("<Q", count)) for name, count in counts.items()]
+
+
+def sent(at, **paths):
+    """The changes for calls and bytes by path."""
+    per_path = len(re.findall(r"^ZC_STAT_PATH\(", (ROOT / "common/stats.def").read_text(), re.M))
+    first = at["slot"] + at["slot.path"]
+    return [(first + 8 * per_path * index("ZC_PATH", name), struct.pack("<QQ", calls, count)) for name, (calls, count) in paths.items()]
+
+
+REWRITTEN = "82.0 % of bytes went by azsdp, 17.0 % by bsdp because buffers were rewritten within 20 us of the send, "
+
+
+@pytest.mark.parametrize("paths, reasons, counters, wanted", [
+    ({"azsdp": (82, 8200), "bsdp": (17, 1700), "copy": (1, 100)}, {"faulted": 17, "get_unproved": 3, "ring_full": 1},
+     {"rewrites": 10, "rewrite_ns": 200_000}, REWRITTEN + "1.0 % by copy because: the ring was full: the rest went by TCP; "
+     "10 writes met the guards of 82 sends by azsdp"),
+    ({"azsdp": (9, 900), "bsdp": (1, 100)}, {"faulted": 1, "faulted_site": 2}, {"rewrites": 10, "rewrite_ns": 200_000},
+     "10.0 % by bsdp because the buffers of certain calls were rewritten within 20 us of the send; 10 writes"),
+    ({"azsdp": (9, 900), "bsdp": (1, 100)}, {"faulted": 1, "faulted_buffer": 2}, {"rewrites": 10, "rewrite_ns": 200_000},
+     "10.0 % by bsdp because certain buffers were rewritten within 20 us of the send; 10 writes"),
+    ({"bsdp": (1, 100)}, {"faulted_site": 2}, {}, "by bsdp because: this call of the program sends buffers that are rewritten"),
+    ({"zsdp": (9, 900), "bsdp": (1, 100)}, {"get_refused": 1}, {},
+     "90.0 % of bytes went by zsdp, 10.0 % by bsdp because: the kernel lets the peer not read this process"),
+    ({"azsdp": (5, 500), "bsdp": (50, 500)}, {}, {}, "by bsdp because they were sends below ZC_SOURCE_MIN"),
+    ({"bsdp": (5, 500)}, {}, {}, "100.0 % of bytes went by bsdp"),
+    ({"bsdp": (5, 900), "copy": (9, 100)}, {"guard_cost": 5, "not_caught_up": 9}, {},
+     "90.0 % of bytes went by bsdp because: fetching or guarding costs more than copying in this process, by measurement, "
+     "10.0 % by copy because: the peer has not received"),
+])
+def test_shares_of_rings_are_explained(zc, forged, at, paths, reasons, counters, wanted):
+    only_the_sum = (at["slots_used"], struct.pack("<I", 1))
+    process = process_of(zc("stat", "--json", forged(
+        only_the_sum, *sent(at, **paths), *sums(at, "ZC_REASON", reasons), *sums(at, "ZC_STAT_CONN", counters))))
+    assert wanted in process["all"]["explanation"]
+    if not reasons and len(paths) == 1:
+        assert process["all"]["explanation"] == wanted
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 191, 192, 4096, -1, 1])

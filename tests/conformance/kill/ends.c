@@ -372,6 +372,7 @@ int live(enum end end, struct board *board, int messages)
 			     .fd = -1,
 			     .epoll = -1 };
 
+	life.out->pid = getpid();
 	life.random = board->plan.seed * 3 + end;
 	life.memory =
 		mmap(NULL, BUFFERS * MESSAGE_BYTES_MAX, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -6,6 +6,7 @@
 #include <net/if.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
@@ -14,6 +15,8 @@
 
 #include "common/stats.h"
 #include "kill.h"
+
+#define LIST_BYTES 8192 /* for LD_PRELOAD */
 
 static bool write_text(const char *file, const char *text)
 {
@@ -125,4 +128,23 @@ struct use use_take(const char *dir, pid_t pid)
 	close(fd);
 	unlink(name);
 	return use;
+}
+
+char *hold_libraries(char *list)
+{
+	char *out = calloc(1, LIST_BYTES), *each = strtok(list, ":");
+
+	for (; each && out; each = strtok(NULL, ":")) {
+		char held[32];
+		int fd = open(each, O_PATH);
+
+		if (fd < 0) {
+			free(out);
+			return NULL;
+		}
+		snprintf(held, sizeof(held), "/proc/self/fd/%d", fd);
+		snprintf(out + strlen(out), LIST_BYTES - strlen(out), "%s%s", *out ? ":" : "",
+			 strncmp(each, "/tmp/", 5) ? each : held);
+	}
+	return out;
 }

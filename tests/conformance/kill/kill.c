@@ -30,8 +30,8 @@
 #include "kill.h"
 
 #define PATIENCE_MS 30000
-#define BATCH 100	/* runs with the same servers */
-#define LIST_BYTES 8192 /* for LD_PRELOAD */
+#define LOOK_MS 1000
+#define BATCH 100 /* runs with the same servers */
 #define STATS_NAME "stats"
 
 static const char *const end_names[] = { "sender", "receiver", "nobody" };
@@ -56,12 +56,13 @@ struct judge {
 	pid_t pid[2];
 	int status[2];
 	unsigned int ended;
+	bool half_open;
 	struct use use[2];
 };
 
 /* What became of all runs. */
 struct tally {
-	unsigned long runs, killed[2], late, good_ends, resets, resets_short;
+	unsigned long runs, killed[2], late, half_open, good_ends, resets, resets_short;
 	unsigned long apart, met, on_ring, fetching, back; /* when the victim died */
 	uint64_t ring, announced, fetched, switches;
 };
@@ -158,16 +159,39 @@ static void take_end(struct judge *judge, const struct message *message)
 		release_listener(judge);
 }
 
+/* The listening end died before it had accepted, and the kernel has not told the other one, who is released. */
+static void end_half_open(struct judge *judge)
+{
+	const struct board *board = judge->board;
+	const struct plan *plan = &board->plan;
+
+	if (judge->half_open || !board->dead || board->accepted || plan->victim == plan->connects ||
+	    !is_half_open(board->port))
+		return;
+	judge->half_open = true;
+	kill(board->end[plan->connects].pid, SIGKILL);
+}
+
+static bool await_message(struct judge *judge)
+{
+	struct pollfd look = { .fd = judge->messages[0], .events = POLLIN };
+	int rc = 0;
+
+	for (int waited = 0; !rc && waited < PATIENCE_MS; waited += LOOK_MS) {
+		rc = poll(&look, 1, LOOK_MS);
+		if (!rc)
+			end_half_open(judge);
+	}
+	return rc > 0;
+}
+
 /* Returns whether all have ended in time. */
 static bool watch(struct judge *judge)
 {
 	struct message message;
 
 	while (judge->ended < 2) {
-		struct pollfd look = { .fd = judge->messages[0], .events = POLLIN };
-		int rc = poll(&look, 1, PATIENCE_MS);
-
-		if (rc <= 0)
+		if (!await_message(judge))
 			return false;
 		must(read(judge->messages[0], &message, sizeof(message)) == sizeof(message), "messages");
 		judge->pid[message.end] = message.pid;
@@ -187,6 +211,7 @@ static bool run(struct judge *judge, uint64_t seed)
 	memset(board, 0, sizeof(*board));
 	plan_make(&board->plan, seed);
 	judge->ended = 0;
+	judge->half_open = false;
 	judge->pid[SENDER] = judge->pid[RECEIVER] = 0;
 	start_end(judge, board->plan.connects == SENDER ? RECEIVER : SENDER);
 	return watch(judge);
@@ -336,9 +361,11 @@ static void show_hang(const struct judge *judge)
 {
 	show(judge, "somebody hangs");
 	for (enum end end = SENDER; end <= RECEIVER; end++) {
-		if (judge->pid[end] > 0 && !kill(judge->pid[end], 0)) {
-			show_file(judge->pid[end], "syscall");
-			show_file(judge->pid[end], "stack");
+		pid_t pid = judge->board->end[end].pid;
+
+		if (pid > 0 && !kill(pid, 0)) {
+			show_file(pid, "syscall");
+			show_file(pid, "stack");
 		}
 	}
 }
@@ -353,6 +380,9 @@ static void count(struct tally *tally, const struct judge *judge)
 	tally->announced += sender->announced;
 	tally->fetched += receiver->fetched;
 	tally->switches += sender->switches;
+	tally->half_open += judge->half_open;
+	if (judge->half_open)
+		return;
 	if (!was_killed(judge)) {
 		tally->late += board->plan.victim != NOBODY;
 		return;
@@ -379,10 +409,10 @@ static void count(struct tally *tally, const struct judge *judge)
 
 static void report(const struct tally *tally, double seconds)
 {
-	printf("%lu runs in %.1f s: %lu senders and %lu receivers killed, %lu too late; receivers of killed senders: %lu end of "
+	printf("%lu runs in %.1f s: %lu senders and %lu receivers killed, %lu too late, %lu left half open by the kernel; receivers of killed senders: %lu end of "
 	       "file, %lu ECONNRESET (%lu of them with bytes of completed sends missing)\n",
-	       tally->runs, seconds, tally->killed[SENDER], tally->killed[RECEIVER], tally->late, tally->good_ends,
-	       tally->resets, tally->resets_short);
+	       tally->runs, seconds, tally->killed[SENDER], tally->killed[RECEIVER], tally->late, tally->half_open,
+	       tally->good_ends, tally->resets, tally->resets_short);
 	printf("killed before the ends had met: %lu; met, on TCP: %lu; on the ring: %lu; with announced bytes not fetched: %lu; "
 	       "back on TCP: %lu\n",
 	       tally->apart, tally->met, tally->on_ring, tally->fetching, tally->back);
@@ -412,7 +442,7 @@ static bool run_one(struct judge *judge, uint64_t seed, struct tally *tally)
 	for (enum end end = SENDER; end <= RECEIVER; end++)
 		judge->use[end] = use_take(judge->stats_dir, judge->pid[end]);
 	count(tally, judge);
-	what = wrong(judge);
+	what = judge->half_open ? NULL : wrong(judge);
 	if (what)
 		show(judge, what);
 	return !what;
@@ -449,30 +479,11 @@ static bool was_used(const struct tally *tally)
 	return !(ring && !tally->ring) && !(announces && (!tally->announced || !tally->fetching));
 }
 
-/*
- * A library that is in /tmp keeps its place when that is another one; a sanitizer's has to be known by its name. Returns the text for LD_PRELOAD.
- * Ownership: the caller's.
- */
-static char *hold_libraries(char *list)
-{
-	char *out = calloc(1, LIST_BYTES), *each = strtok(list, ":");
-
-	for (; each && out; each = strtok(NULL, ":")) {
-		char held[32];
-		int fd = open(each, O_PATH);
-
-		must(fd >= 0, each);
-		snprintf(held, sizeof(held), "/proc/self/fd/%d", fd);
-		snprintf(out + strlen(out), LIST_BYTES - strlen(out), "%s%s", *out ? ":" : "",
-			 strncmp(each, "/tmp/", 5) ? each : held);
-	}
-	return out;
-}
-
 static void prepare(struct judge *judge, char *library)
 {
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
 	judge->library = hold_libraries(library);
+	must(judge->library != NULL, library);
 	judge->isolated = isolate();
 	if (!judge->isolated)
 		fprintf(stderr, "kill: no namespaces of our own: what is left behind is not looked for\n");

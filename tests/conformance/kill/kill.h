@@ -50,6 +50,7 @@ uint64_t random_next(uint64_t *state);
 
 /* What an end has come to. */
 struct outcome {
+	_Atomic int pid;
 	_Atomic uint32_t step; /* of its life: 0 connect, then a round or message each, the last is the end */
 	_Atomic bool ended;
 	_Atomic int error; /* that ended the stream; 0: the end of file (receiver), all was sent (sender) */
@@ -91,9 +92,21 @@ const unsigned char *stream_at(uint64_t seed, uint64_t at, size_t *bytes);
 
 /* Namespaces of our own, with an empty /tmp and /dev/shm, so that what is left behind can be seen. Returns whether. */
 bool isolate(void);
+/*
+ * Before that: a library that is in /tmp keeps its place when that is another one; a sanitizer's has to be known by its name. Returns
+ * the text for LD_PRELOAD, NULL (errno) if one can't be opened. Ownership: the caller's.
+ */
+char *hold_libraries(char *list);
 /* Return what is left in there, or in a directory, besides `known`; 0 for nothing; tell on standard error. */
 int litter_in(const char *path, const char *known);
 int litter(const char *known);
+
+/*
+ * Whether the kernel has left the end that connected to the port alone: connected to a socket that does not exist. Linux does not
+ * reset a connection whose handshake ends while the process that listens is killed (also without any library; about one in 4000
+ * such deaths), and whoever waits for its bytes waits for ever.
+ */
+bool is_half_open(uint32_t port);
 
 /* What the statistics of a process say, and then they are gone. */
 struct use {

@@ -29,6 +29,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "listening.h"
+
 #define ROUNDS 48
 #define BODY_MAX 1500000
 #define FILTER_ROUND 29 /* of 65536 bytes, of which half are unread then */
@@ -169,23 +171,6 @@ static void tell(const struct end *end)
 		_exit(1);
 }
 
-static int serve(void)
-{
-	struct sockaddr_in name = { .sin_family = AF_INET };
-	socklen_t bytes = sizeof(name);
-	int listener = socket(AF_INET, SOCK_STREAM, 0), fd;
-
-	if (listener < 0 || bind(listener, (struct sockaddr *)&name, sizeof(name)) || listen(listener, 1) ||
-	    getsockname(listener, (struct sockaddr *)&name, &bytes))
-		err(1, "listen");
-	printf("%d\n", ntohs(name.sin_port));
-	fflush(stdout);
-	fd = accept(listener, NULL, NULL);
-	if (fd < 0)
-		err(1, "accept");
-	return fd;
-}
-
 static int reach(const char *host, const char *port)
 {
 	struct sockaddr_in name = { .sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(port)) };
@@ -221,7 +206,7 @@ int main(int argc, char **argv)
 		errx(2, "usage: guest server [HABIT...] | guest client HOST PORT [HABIT...]");
 	for (int i = client ? 4 : 2; i < argc; i++)
 		take_on(&end, argv[i]);
-	end.fd = client ? reach(argv[2], argv[3]) : serve();
+	end.fd = client ? reach(argv[2], argv[3]) : accept_one(listen_and_tell(INADDR_ANY, 1));
 	exchange(&end);
 	tell(&end);
 	if (argc > 2 && !strcmp(argv[argc - 1], "strict"))

@@ -26,6 +26,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "listening.h"
+
 #define BUFFER_BYTES (16u << 20)
 #define RELAY_BYTES (256u << 10)
 #define REWRITES 3
@@ -121,22 +123,6 @@ static struct sockaddr_in loopback(unsigned int port)
 				     .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 }
 
-static int accept_one(void)
-{
-	struct sockaddr_in name = loopback(0);
-	socklen_t bytes = sizeof(name);
-	int listener = socket(AF_INET, SOCK_STREAM, 0), fd;
-
-	if (listener < 0 || bind(listener, (struct sockaddr *)&name, sizeof(name)) || listen(listener, 1) ||
-	    getsockname(listener, (struct sockaddr *)&name, &bytes))
-		err(1, "listen");
-	printf("%d\n", ntohs(name.sin_port));
-	fd = accept(listener, NULL, NULL);
-	if (fd < 0)
-		err(1, "accept");
-	return fd;
-}
-
 static int reach(const char *port)
 {
 	struct sockaddr_in name = loopback((unsigned int)atoi(port));
@@ -174,11 +160,11 @@ int main(int argc, char **argv)
 		err(1, "memory");
 	memset(buffer, 0xee, BUFFER_BYTES);
 	if (argc == 2 && !strcmp(argv[1], "listen"))
-		from = to = accept_one();
+		from = to = accept_one(listen_and_tell(INADDR_LOOPBACK, 1));
 	else if (argc == 3 && !strcmp(argv[1], "connect"))
 		from = to = reach(argv[2]);
 	else if (argc == 3 && !strcmp(argv[1], "proxy"))
-		to = reach(argv[2]), from = accept_one();
+		to = reach(argv[2]), from = accept_one(listen_and_tell(INADDR_LOOPBACK, 1));
 	else
 		errx(2, "usage: waits listen | waits connect PORT | waits proxy PORT");
 	while (fgets(line, sizeof(line), stdin))

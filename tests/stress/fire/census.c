@@ -72,8 +72,26 @@ bool census_exceeds(const struct census *now, const struct census *then)
 	       now->memfds > then->memfds || now->maps > then->maps || now->threads > then->threads + ONCE_THREADS;
 }
 
+/* What memory it is that is left, says how it was lost. */
+static void print_descriptors(void)
+{
+	DIR *descriptors = opendir("/proc/self/fd");
+	struct dirent *entry;
+	char target[256];
+	ssize_t bytes;
+
+	while (descriptors && (entry = readdir(descriptors))) {
+		bytes = readlinkat(dirfd(descriptors), entry->d_name, target, sizeof(target) - 1);
+		if (bytes > 0)
+			fprintf(stderr, "  %s: %.*s\n", entry->d_name, (int)bytes, target);
+	}
+	if (descriptors)
+		closedir(descriptors);
+}
+
 void census_print(const char *who, const struct census *census)
 {
 	fprintf(stderr, "fire: %s: %d descriptors (%d sockets, %d memfds), %d shared maps, %d threads\n", who,
 		census->descriptors, census->sockets, census->memfds, census->maps, census->threads);
+	print_descriptors();
 }

@@ -7,6 +7,10 @@
  * A session is one connection: phases of three steps. In the first both ends stream; then the client gives the server one byte,
  * and the server one back. Who has received the last byte before his own turn knows that nothing is under way to him: these are
  * the moments at which a descriptor may be passed on by SCM_RIGHTS. All else may happen in the middle of a stream.
+ *
+ * What moves lanes: streams fill rings, which are small, and then what the kernel takes, which is little, too; and in most first
+ * steps both ends take turns, so that each has seen the last SWITCH when the other sends again, by calls of which the kernel
+ * alone serves some.
  */
 #ifndef ZC_FIRE_H
 #define ZC_FIRE_H
@@ -20,7 +24,8 @@
 #define FIRE_PHASES_MAX 4
 #define FIRE_STEPS_MAX (3 * FIRE_PHASES_MAX)
 #define FIRE_BLOCK_MAX (300u << 10) /* bytes of one send or receive */
-#define FIRE_STALL_MS 20000	    /* a wait this long on one host is a hang */
+#define FIRE_KERNEL_BYTES 65536	    /* of the kernel's buffers */
+#define FIRE_STALL_MS 60000	    /* a wait this long on one host is a hang, however busy the machine is */
 
 enum side { SIDE_CLIENT, SIDE_SERVER };
 
@@ -41,6 +46,8 @@ struct plan {
 	uint64_t until[2][FIRE_STEPS_MAX];   /* positions at which a step ends */
 	enum event event[2][FIRE_STEPS_MAX]; /* what a side does in a step */
 	uint64_t at[2][FIRE_STEPS_MAX];	     /* once it has sent and received so much */
+	uint64_t turn[2][FIRE_STEPS_MAX];    /* bytes that a side sends in one turn; 0: there are none, both stream */
+	uint64_t most[FIRE_STEPS_MAX];	     /* bytes of one send */
 	bool closes;			     /* the client ends it by close(), not by shutdown() */
 };
 
@@ -73,6 +80,7 @@ void move_notices(int fd);
 
 /* session.c */
 void plan_make(struct plan *plan, uint64_t seed, uint32_t number);
+bool plan_has_turns(uint64_t seed, uint32_t number);
 
 /* Goes on with a session to its end. Returns 0, or -1 after it has told what is wrong. Ownership: closes fd. */
 int session_run(struct state *state, int fd);
@@ -92,6 +100,13 @@ void handover_close_others(int keep, int also);
 extern char handover_directory[64];
 extern char handover_program[256];
 extern _Atomic int sessions_live;
+
+/*
+ * A fork before both ends have met leaves a connection without rings. So whoever forks gives those that are at it a moment, mostly;
+ * the child has none.
+ */
+extern _Atomic int meetings_live;
+void meetings_wait(uint64_t *random);
 
 /* noise.c: threads that fork, execute and duplicate, until told to stop. */
 void noise_start(uint64_t seed);

@@ -8,6 +8,7 @@
 struct control {
 	char word;
 	uint32_t value; /* the server's port; ms; sessions */
+	uint32_t least; /* of sessions, however long they take */
 	uint32_t wrong;
 };
 

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
@@ -21,6 +22,15 @@ extern char **environ;
 char handover_directory[64];
 char handover_program[256];
 _Atomic int sessions_live;
+_Atomic int meetings_live;
+
+#define MEETINGS_WAIT_MS 20
+
+void meetings_wait(uint64_t *random)
+{
+	for (int ms = 0; fire_below(random, 64) && ms < MEETINGS_WAIT_MS && atomic_load(&meetings_live); ms++)
+		poll(NULL, 0, 1);
+}
 
 static const char *const services[] = { "server", "client", "helper" };
 
@@ -66,6 +76,7 @@ static int by_fork(struct state *state, int fd, uint64_t *random)
 	int rc;
 
 	if (!pid) {
+		atomic_store(&meetings_live, 0);
 		handover_close_others(fd, -1);
 		trace(state, "forked");
 		rc = session_run(state, fd) ? 1 : 0;
@@ -226,6 +237,8 @@ int handover(struct state *state, int fd, enum event event, uint64_t *random)
 	static const char *const names[] = { "none", "fork", "fork and back", "exec", "posix_spawn", "SCM_RIGHTS" };
 
 	trace(state, names[event]);
+	if (event != EVENT_PASS)
+		meetings_wait(random);
 	state->handed++;
 	state->drawn += 16;
 	switch (event) {

@@ -4,6 +4,7 @@
 #include "fire.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/errqueue.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -134,7 +135,7 @@ static ssize_t send_by(struct state *state, int fd, uint8_t *data, size_t bytes,
 	int flags = wait ? 0 : MSG_DONTWAIT;
 	ssize_t sent;
 
-	switch (fire_below(random, 9)) {
+	switch (fire_below(random, 16)) {
 	case 0:
 	case 1:
 		message.msg_iovlen = (size_t)split(iov, data, bytes, random);
@@ -153,13 +154,16 @@ static ssize_t send_by(struct state *state, int fd, uint8_t *data, size_t bytes,
 		if (sent >= 0 || errno != EAGAIN || !wait)
 			return sent;
 		break;
+	case 7: /* the kernel alone serves it */
+		return pwritev2(fd, iov, split(iov, data, bytes, random), -1, 0);
 	}
 	return send(fd, data, bytes, flags);
 }
 
 ssize_t move_out(struct state *state, const struct plan *plan, int fd, size_t most, bool wait, uint64_t *random)
 {
-	size_t bytes = fire_size(random, most < FIRE_BLOCK_MAX ? most : FIRE_BLOCK_MAX);
+	size_t limit = most < plan->most[state->step] ? most : plan->most[state->step];
+	size_t bytes = fire_below(random, 2) ? limit : fire_size(random, limit);
 	struct memory memory = memory_get(bytes, random);
 	ssize_t sent;
 
@@ -173,13 +177,33 @@ ssize_t move_out(struct state *state, const struct plan *plan, int fd, size_t mo
 	return sent;
 }
 
+static ssize_t in_splice(int fd, uint8_t *data, size_t bytes, bool wait)
+{
+	int pipes[2], error;
+	ssize_t got, part;
+
+	if (pipe2(pipes, O_CLOEXEC) < 0)
+		abort();
+	got = splice(fd, NULL, pipes[1], NULL, bytes, wait ? 0 : SPLICE_F_NONBLOCK);
+	error = errno;
+	for (ssize_t done = 0; done < got; done += part) {
+		part = read(pipes[0], data + done, (size_t)(got - done));
+		if (part <= 0)
+			abort();
+	}
+	close(pipes[0]);
+	close(pipes[1]);
+	errno = error;
+	return got;
+}
+
 static ssize_t receive_by(int fd, uint8_t *data, size_t bytes, bool wait, bool *peeked, uint64_t *random)
 {
 	struct iovec iov[4];
 	struct msghdr message = { .msg_iov = iov };
 	int flags = wait ? 0 : MSG_DONTWAIT;
 
-	switch (fire_below(random, 10)) {
+	switch (fire_below(random, 12)) {
 	case 0:
 		return readv(fd, iov, split(iov, data, bytes, random));
 	case 1:
@@ -194,13 +218,16 @@ static ssize_t receive_by(int fd, uint8_t *data, size_t bytes, bool wait, bool *
 	case 6:
 		message.msg_iovlen = (size_t)split(iov, data, bytes, random);
 		return recvmsg(fd, &message, flags | (fire_below(random, 4) ? 0 : MSG_WAITALL));
+	case 7:
+		return in_splice(fd, data, bytes, wait);
 	}
 	return recv(fd, data, bytes, flags);
 }
 
 ssize_t move_in(struct state *state, const struct plan *plan, int fd, size_t most, bool wait, uint64_t *random)
 {
-	size_t bytes = fire_size(random, most < FIRE_BLOCK_MAX ? most : FIRE_BLOCK_MAX);
+	size_t limit = most < FIRE_BLOCK_MAX ? most : FIRE_BLOCK_MAX;
+	size_t bytes = fire_below(random, 2) ? limit : fire_size(random, limit);
 	struct memory memory = memory_get(bytes, random);
 	bool peeked = false;
 	ssize_t got = receive_by(fd, memory.data, bytes, wait, &peeked, random), differs;

@@ -26,7 +26,8 @@
 #include "fire_control.h"
 
 #define WARM_SESSIONS 24
-#define SETTLE_MS 10000
+#define SETTLE_MS 60000
+#define GREETINGS 8
 
 static const char *name;
 static uint64_t seed;
@@ -41,7 +42,8 @@ static void options_draw(struct state *state, int fd, uint64_t random)
 {
 	int one = 1, bytes = 8192 << fire_below(&random, 4);
 
-	if (fire_below(&random, 2))
+	/* By Nagle's algorithm a turn in several sends would wait for an acknowledgement, 40 ms. */
+	if (plan_has_turns(state->seed, state->number) || fire_below(&random, 2))
 		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	/* Little room in the kernel: what goes by TCP between two visits to the ring is a few KB, too. */
 	if (fire_below(&random, 8))
@@ -49,9 +51,31 @@ static void options_draw(struct state *state, int fd, uint64_t random)
 	state->zerocopy = !fire_below(&random, 8) && !setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof(one));
 }
 
+/* Before it is connected: the window that the peer has, of segments that are small beside it. */
+static void little_room(int fd)
+{
+	int bytes = FIRE_KERNEL_BYTES, segment = 1448;
+
+	setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &segment, sizeof(segment));
+	setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes));
+}
+
 static int flags_draw(uint64_t random)
 {
 	return fire_below(&random, 8) ? SOCK_CLOEXEC : 0;
+}
+
+/* A few bytes to and fro: time for both ends to meet before anybody forks. */
+static bool greet(int fd, enum side side)
+{
+	char byte = 0;
+	bool right = true;
+
+	atomic_fetch_add(&meetings_live, 1);
+	for (int i = 0; i < 2 * GREETINGS && right; i++)
+		right = (i % 2 == (int)side ? send(fd, &byte, 1, MSG_NOSIGNAL) : recv(fd, &byte, 1, 0)) == 1;
+	atomic_fetch_sub(&meetings_live, 1);
+	return right;
 }
 
 static int session_connect(struct state *state)
@@ -61,10 +85,12 @@ static int session_connect(struct state *state)
 				       .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	int fd = socket(AF_INET, SOCK_STREAM | flags_draw(seed + state->number), 0);
 
+	if (fd >= 0 && state->number % 8)
+		little_room(fd);
 	if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
 		return session_wrong(state, "connect: %s", strerror(errno));
 	options_draw(state, fd, seed + state->number);
-	if (send(fd, &state->number, sizeof(state->number), 0) != sizeof(state->number))
+	if (send(fd, &state->number, sizeof(state->number), 0) != sizeof(state->number) || !greet(fd, SIDE_CLIENT))
 		return session_wrong(state, "send of the number: %s", strerror(errno));
 	return fd;
 }
@@ -90,7 +116,7 @@ static void *session_accepted(void *argument)
 		close(fd);
 	} else {
 		options_draw(&state, fd, seed - state.number);
-		if (session_run(&state, fd))
+		if (!greet(fd, SIDE_SERVER) || session_run(&state, fd))
 			atomic_store(&wrong, true);
 	}
 	atomic_fetch_add(&finished, 1);
@@ -125,6 +151,8 @@ static int server_start(void)
 	int listening = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	pthread_t thread;
 
+	if (listening >= 0)
+		little_room(listening);
 	if (listening < 0 || bind(listening, (struct sockaddr *)&address, bytes) < 0 || listen(listening, 64) < 0 ||
 	    getsockname(listening, (struct sockaddr *)&address, &bytes) < 0)
 		return -errno;
@@ -135,8 +163,8 @@ static int server_start(void)
 /* The client's threads --------------------------------------------------------------------------------------------- */
 
 struct work {
-	uint32_t until;	    /* the number of the last session, or */
-	struct timespec at; /* the time of the last beginning */
+	uint32_t until;	    /* the number of the last session, and */
+	struct timespec at; /* the time of the last beginning: until both are behind us */
 };
 
 static bool is_over(const struct work *work)
@@ -144,9 +172,9 @@ static bool is_over(const struct work *work)
 	struct timespec now;
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
-	return atomic_load(&wrong) || (work->until ? atomic_load(&numbers) >= work->until :
-						     now.tv_sec > work->at.tv_sec || (now.tv_sec == work->at.tv_sec &&
-										      now.tv_nsec > work->at.tv_nsec));
+	return atomic_load(&wrong) ||
+	       (atomic_load(&numbers) >= work->until &&
+		(now.tv_sec > work->at.tv_sec || (now.tv_sec == work->at.tv_sec && now.tv_nsec >= work->at.tv_nsec)));
 }
 
 static void *work_one(void *argument)
@@ -167,9 +195,9 @@ static void work(struct work *work)
 		pthread_join(threads[i], NULL);
 }
 
-static void client_goes(uint32_t ms)
+static void client_goes(uint32_t ms, uint32_t sessions)
 {
-	struct work goes = { 0 };
+	struct work goes = { .until = atomic_load(&numbers) + sessions };
 
 	clock_gettime(CLOCK_MONOTONIC, &goes.at);
 	goes.at.tv_sec += ms / 1000;
@@ -244,7 +272,7 @@ static void obey(const struct control *control)
 		noise_stop();
 		break;
 	case 'g':
-		client_goes(control->value);
+		client_goes(control->value, control->least);
 		break;
 	case 's':
 		census_compare();
@@ -271,7 +299,7 @@ int process_run(int argc, char **argv)
 		rc = server_start();
 	if (rc < 0)
 		fprintf(stderr, "fire: %s: %s\n", name, strerror(-rc));
-	control = (struct control){ 'r', (uint32_t)port, rc < 0 };
+	control = (struct control){ .word = 'r', .value = (uint32_t)port, .wrong = rc < 0 };
 	while (send(driver, &control, sizeof(control), 0) == sizeof(control) &&
 	       recv(driver, &control, sizeof(control), 0) == sizeof(control)) {
 		obey(&control);

@@ -16,7 +16,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define PHASE_BYTES_MAX (3u << 19)
+#define PHASE_BYTES_MAX (3u << 17)
+#define TURNS_MAX 60
+#define TURN_BYTES_MAX (24u << 10)
 
 int session_wrong(const struct state *state, const char *format, ...)
 {
@@ -34,48 +36,85 @@ int session_wrong(const struct state *state, const char *format, ...)
 	return -1;
 }
 
-/* Draws what a side does in a step. A step in which the other one sends last is no moment for SCM_RIGHTS. */
-static enum event draw_event(uint64_t *random, bool quiet)
+/*
+ * Draws what a side does in a step. A step in which the other one sends last is no moment for SCM_RIGHTS. Behind this and an exec
+ * a connection has no rings any more: so most sessions do without.
+ */
+static enum event draw_event(uint64_t *random, bool quiet, bool leaves)
 {
 	if (fire_below(random, 3))
 		return EVENT_NONE;
+	if (!leaves)
+		return fire_below(random, 2) ? EVENT_FORK : EVENT_FORK_BACK;
 	if (quiet && fire_below(random, 2))
 		return EVENT_PASS;
 	return (enum event)(EVENT_FORK + fire_below(random, EVENT_PASS - EVENT_FORK));
 }
 
+/* A step in which both ends send: they stream, or take turns. Puts where it ends for each of them. */
+static void plan_bytes(struct plan *plan, unsigned int step, uint64_t *random, uint64_t end[2])
+{
+	static const uint64_t most[] = { 1500, 6000, 24000, FIRE_BLOCK_MAX };
+	uint64_t turns = 2 + fire_below(random, TURNS_MAX);
+
+	plan->most[step] = most[fire_below(random, 4)];
+	if (fire_below(random, 8)) {
+		for (int side = 0; side < 2; side++) {
+			plan->turn[side][step] = 1 + fire_below(random, TURN_BYTES_MAX);
+			end[side] += plan->turn[side][step] * (turns - fire_below(random, 2)) - 1;
+		}
+		return;
+	}
+	for (int side = 0; side < 2; side++)
+		end[side] += fire_below(random, 2) ? fire_below(random, PHASE_BYTES_MAX) :
+						     fire_size(random, PHASE_BYTES_MAX);
+}
+
 void plan_make(struct plan *plan, uint64_t seed, uint32_t number)
 {
 	uint64_t random = fire_mix(seed ^ fire_mix(number + 1)), end[2] = { 0, 0 }, begin;
+	bool leaves = !fire_below(&random, 5);
 
+	memset(plan, 0, sizeof(*plan));
 	plan->steps = 3 * (1 + (unsigned int)fire_below(&random, FIRE_PHASES_MAX));
 	plan->key[SIDE_CLIENT] = fire_draw(&random);
 	plan->key[SIDE_SERVER] = fire_draw(&random);
 	plan->closes = fire_below(&random, 2);
 	for (unsigned int step = 0; step < plan->steps; step++) {
 		begin = end[0] + end[1];
-		for (int side = 0; side < 2; side++) {
-			if (step % 3 == 0)
-				end[side] += fire_below(&random, 2) ? fire_below(&random, PHASE_BYTES_MAX) :
-								      fire_size(&random, PHASE_BYTES_MAX);
-			else if (step % 3 == (unsigned int)side + 1)
-				end[side]++;
-			plan->until[side][step] = end[side];
-		}
+		plan->most[step] = FIRE_BLOCK_MAX;
+		if (step % 3 == 0)
+			plan_bytes(plan, step, &random, end);
+		else
+			end[step % 3 - 1]++;
+		plan->until[0][step] = end[0];
+		plan->until[1][step] = end[1];
 		for (int side = 0; side < 2; side++) {
 			bool quiet = step % 3 == (unsigned int)side + 1;
 
-			plan->event[side][step] = quiet || step % 3 == 0 ? draw_event(&random, quiet) : EVENT_NONE;
+			plan->event[side][step] =
+				quiet || step % 3 == 0 ? draw_event(&random, quiet, leaves) : EVENT_NONE;
 			plan->at[side][step] = begin + (quiet ? 0 : fire_below(&random, end[0] + end[1] - begin + 1));
 		}
 	}
+}
+
+bool plan_has_turns(uint64_t seed, uint32_t number)
+{
+	struct plan plan;
+
+	plan_make(&plan, seed, number);
+	for (unsigned int step = 0; step < plan.steps; step++)
+		if (plan.turn[SIDE_CLIENT][step])
+			return true;
+	return false;
 }
 
 /* Waiting ---------------------------------------------------------------------------------------------------------- */
 
 struct waiter {
 	int set; /* of epoll; -1: none */
-	bool edge;
+	bool edge, once;
 	bool added;
 	uint32_t last;
 };
@@ -84,7 +123,9 @@ static int wait_epoll(struct waiter *waiter, int fd, uint32_t events)
 {
 	struct epoll_event event = { .events = waiter->edge ? EPOLLIN | EPOLLOUT | EPOLLET : events };
 
-	if (!waiter->added || (!waiter->edge && waiter->last != events)) {
+	if (waiter->once)
+		event.events |= EPOLLONESHOT;
+	if (!waiter->added || waiter->once || (!waiter->edge && waiter->last != events)) {
 		if (epoll_ctl(waiter->set, waiter->added ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &event) < 0)
 			return -1;
 		waiter->added = true;
@@ -116,6 +157,7 @@ static int wait_for(struct state *state, struct waiter *waiter, int fd, bool in,
 	struct timespec time = { FIRE_STALL_MS / 1000, 0 };
 	int found;
 
+	errno = 0;
 	if (waiter->set >= 0) {
 		found = wait_epoll(waiter, fd, (in ? EPOLLIN : 0u) | (out ? EPOLLOUT : 0u));
 	} else if (fire_below(random, 4) == 0 && fd < FD_SETSIZE) {
@@ -126,6 +168,8 @@ static int wait_for(struct state *state, struct waiter *waiter, int fd, bool in,
 	}
 	if (found & POLLERR && state->zerocopy)
 		move_notices(fd);
+	if (!found && errno == EINTR)
+		return POLLIN; /* who knows */
 	if (!found)
 		session_wrong(state, "nothing came for %d s: in %d, out %d, %s", FIRE_STALL_MS / 1000, in, out,
 			      waiter->set < 0 ? "poll or select" :
@@ -143,27 +187,59 @@ static int lost(const struct state *state, const char *way, ssize_t got)
 	return session_wrong(state, "%s: %s", way, got ? strerror((int)-got) : "end of the stream");
 }
 
+/*
+ * How far a side may send by now. With turns the client begins, and each waits for all of the other's turn; who has received all
+ * of the step has no other to wait for. Follows from positions alone, so whoever goes on with the session knows it.
+ */
+static uint64_t may_send(const struct state *state, const struct plan *plan)
+{
+	unsigned int step = state->step, side = state->side;
+	uint64_t out = plan->until[side][step], turn = plan->turn[!side][step], begin[2] = { 0, 0 }, turns, most;
+
+	if (!turn || state->received >= plan->until[!side][step])
+		return out;
+	for (int i = 0; step && i < 2; i++)
+		begin[i] = plan->until[i][step - 1];
+	turns = (state->received - begin[!side]) / turn + (side == SIDE_CLIENT);
+	most = begin[side] + turns * plan->turn[side][step];
+	return most < out ? most : out;
+}
+
+/* As far as the other one is certain to send before it waits for this side: a receive may wait for all of that. */
+static uint64_t may_receive(const struct state *state, const struct plan *plan)
+{
+	unsigned int step = state->step, side = !state->side;
+	uint64_t in = plan->until[side][step], turn = plan->turn[side][step], begin, most;
+
+	if (!turn)
+		return in;
+	begin = step ? plan->until[side][step - 1] : 0;
+	most = begin + ((state->received - begin) / turn + 1) * turn;
+	return most < in ? most : in;
+}
+
 /* Stops as soon as sent + received reach `pause`. */
 static int step_polling(struct state *state, const struct plan *plan, int fd, uint64_t pause, uint64_t *random)
 {
 	uint64_t out = plan->until[state->side][state->step], in = plan->until[!state->side][state->step];
-	uint64_t how = fire_below(random, 4);
-	struct waiter waiter = { how < 2 ? epoll_create1(EPOLL_CLOEXEC) : -1, how == 0, false, 0 };
+	uint64_t how = fire_below(random, 6);
+	struct waiter waiter = { .set = how < 4 ? epoll_create1(EPOLL_CLOEXEC) : -1, .edge = how < 2, .once = how % 2 };
 	bool room = true, more = true;
 	ssize_t got;
 	int rc = 0;
 
 	while ((state->sent < out || state->received < in) && state->sent + state->received < pause) {
-		bool sends = state->sent < out && room, receives = state->received < in && more;
+		uint64_t most = may_send(state, plan);
+		bool sends = state->sent < most && room, receives = state->received < in && more;
 
 		if (sends && (!receives || fire_below(random, 2))) {
-			got = move_out(state, plan, fd, out - state->sent, false, random);
+			got = move_out(state, plan, fd, most - state->sent, false, random);
 			room = got != -EAGAIN;
 		} else if (receives) {
-			got = move_in(state, plan, fd, in - state->received, false, random);
+			got = move_in(state, plan, fd, may_receive(state, plan) - state->received, false, random);
 			more = got != -EAGAIN;
 		} else {
-			got = wait_for(state, &waiter, fd, state->received < in, state->sent < out, random) > 0 ?
+			got = wait_for(state, &waiter, fd, state->received < in, state->sent < most, random) > 0 ?
 				      1 :
 				      -EBADMSG;
 			room = more = true;
@@ -215,6 +291,25 @@ static int receive_blocking(struct state *state, const struct plan *plan, int fd
 	return 0;
 }
 
+/* Who takes turns needs no second thread. Stops as soon as sent + received reach `pause`. */
+static int step_turns(struct state *state, const struct plan *plan, int fd, uint64_t pause, uint64_t *random)
+{
+	uint64_t out = plan->until[state->side][state->step], in = plan->until[!state->side][state->step];
+	uint64_t most;
+	bool sends;
+	ssize_t got;
+
+	while ((state->sent < out || state->received < in) && state->sent + state->received < pause) {
+		most = may_send(state, plan);
+		sends = state->sent < most;
+		got = sends ? move_out(state, plan, fd, most - state->sent, true, random) :
+			      move_in(state, plan, fd, may_receive(state, plan) - state->received, true, random);
+		if (got <= 0 && got != -EINTR)
+			return lost(state, sends ? "send" : "receive", got);
+	}
+	return 0;
+}
+
 /* What is sent is sent by a thread of its own; with nothing to send, or to receive, none is needed. */
 static int step_blocking(struct state *state, const struct plan *plan, int fd, uint64_t *random)
 {
@@ -247,11 +342,14 @@ static uint64_t local_random(struct state *state)
 static int step_run(struct state *state, const struct plan *plan, int fd, uint64_t pause)
 {
 	uint64_t random = local_random(state);
-	bool blocking = pause == UINT64_MAX && fire_below(&random, 2);
+	bool turns = plan->turn[0][state->step];
+	bool blocking = (turns || pause == UINT64_MAX) && fire_below(&random, 2);
 	int flags = fcntl(fd, F_GETFL);
 
 	fcntl(fd, F_SETFL, blocking ? flags & ~O_NONBLOCK : flags | O_NONBLOCK);
-	return blocking ? step_blocking(state, plan, fd, &random) : step_polling(state, plan, fd, pause, &random);
+	if (!blocking)
+		return step_polling(state, plan, fd, pause, &random);
+	return turns ? step_turns(state, plan, fd, pause, &random) : step_blocking(state, plan, fd, &random);
 }
 
 int session_step(struct state *state, int fd)

@@ -217,7 +217,6 @@ int main(void)
 		TEST(peer_that_moves_and_gets_nowhere_does_not_hold_a_send),
 	};
 
-	settings.path = PATH_BSDP;
-	settings.ring_bytes = LARGE;
+	use_rings(LARGE);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,58 +3,27 @@
  * Blocks that are freed or reallocated while their pages are lent: the wrappers of calls_memory.c are this program's own here,
  * in front of the allocator's. Run once more with another allocator preloaded.
  */
-#include "../rdma/guard_testing.h"
+#include "../rdma/lent_testing.h"
 
 #include <malloc.h>
 
-#define BLOCK (1 << 20)
+#define BLOCK LENT_MAX
 
-struct reader {
-	struct guard_record *record;
-	unsigned char *start; /* of the whole pages in a block */
-	size_t bytes, copied;
-	unsigned char copy[BLOCK];
-};
-
-static void take_copy(void *arg, struct guard_record *record, const void *page, size_t bytes)
-{
-	struct reader *reader = arg;
-	const volatile unsigned char *from = page;
-	size_t at = (size_t)((const unsigned char *)page - reader->start);
-
-	for (size_t i = 0; i < bytes; i++)
-		((volatile unsigned char *)reader->copy)[at + i] = from[i];
-	reader->copied += bytes;
-	errno = EBADMSG;
-}
-
-static const struct guard_owner_ops lent_ops = { .take_copy = take_copy };
 static struct reader readers[2];
 
-static void lend(struct reader *reader, void *block, size_t bytes)
+/* Fills a block with pattern 1, and lends its whole pages. */
+static void lend_block(struct reader *reader, void *block, size_t bytes)
 {
 	uintptr_t from = ((uintptr_t)block + PAGE - 1) & ~(PAGE - 1), to = ((uintptr_t)block + bytes) & ~(PAGE - 1);
 
 	assert_non_null(block);
-	catch_segv();
-	memset(reader, 0, sizeof(*reader));
-	reader->start = (unsigned char *)from;
-	reader->bytes = to - from;
-	fill(reader->start, reader->bytes, 1);
-	assert_int_equal(guard_protect(reader->start, reader->bytes, &lent_ops, reader, &reader->record), 0);
-}
-
-static void check_read(struct reader *reader)
-{
-	assert_int_equal(reader->copied, reader->bytes);
-	assert_int_equal(differing(reader->copy, reader->bytes, 1), 0);
-	guard_release(reader->record);
-	assert_false(guard_active());
+	fill((unsigned char *)from, to - from, 1);
+	lend(reader, (unsigned char *)from, to - from);
 }
 
 static void freeing(void *block)
 {
-	lend(&readers[0], block, BLOCK);
+	lend_block(&readers[0], block, BLOCK);
 	errno = EXFULL;
 	free(block);
 	assert_int_equal(errno, EXFULL);
@@ -91,7 +60,7 @@ static void another_thread_may_free_it(void **state)
 	void *block = malloc(BLOCK);
 	pthread_t thread;
 
-	lend(&readers[0], block, BLOCK);
+	lend_block(&readers[0], block, BLOCK);
 	assert_int_equal(pthread_create(&thread, NULL, free_in_thread, block), 0);
 	pthread_join(thread, NULL);
 	check_read(&readers[0]);
@@ -112,7 +81,7 @@ static void reallocating(void *(*call)(void *block, size_t bytes), size_t bytes)
 	unsigned char *block = malloc(BLOCK);
 	size_t head;
 
-	lend(&readers[0], block, BLOCK);
+	lend_block(&readers[0], block, BLOCK);
 	head = (size_t)(readers[0].start - block);
 	block = call(block, bytes);
 	assert_non_null(block);
@@ -134,8 +103,8 @@ static void other_blocks_stay_guarded(void **state)
 {
 	void *mine = malloc(BLOCK), *other = malloc(BLOCK), *small = malloc(100);
 
-	lend(&readers[0], mine, BLOCK);
-	lend(&readers[1], other, BLOCK);
+	lend_block(&readers[0], mine, BLOCK);
+	lend_block(&readers[1], other, BLOCK);
 	small = realloc(small, 200);
 	free(small);
 	free(NULL);

@@ -14,6 +14,13 @@
 static int ends[2]; /* the connecting end, the accepting end */
 static struct conn *conns[2];
 
+/* For all tests of a file: rings of that size, and nothing else. */
+static inline void use_rings(uint32_t bytes)
+{
+	settings.path = PATH_BSDP;
+	settings.ring_bytes = bytes;
+}
+
 static ssize_t send_bytes(int end, const void *data, size_t bytes)
 {
 	struct iovec iov = { (void *)data, bytes };
@@ -28,7 +35,7 @@ static ssize_t send_whole(int end, const char *text)
 
 	if (rc != SEND_BY_KERNEL)
 		return rc;
-	raw = engine_raw_begins(conns[end], ends[end]);
+	raw = engine_raw_begins(conns[end], ends[end], MSG_DONTWAIT);
 	raw.done = send(ends[end], text, strlen(text), MSG_NOSIGNAL);
 	return raw.done < 0 ? -errno : raw.done;
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -169,15 +170,44 @@ static void close_hands_over(void **state)
 	conn_open(ends[0], ROLE_CLIENT, false);
 }
 
+/* What its parent's threads have opened since is not there: the number may be another connection. */
+static void child_of_vfork_flushes_nothing(void **state)
+{
+	int others[2], status;
+	char byte;
+	pid_t child;
+
+	assert_true(conn_process_is_ours());
+	connect_pair(others);
+	send_text("a");
+	assert_int_equal(send_close_by("hello"), 5);
+	child = vfork();
+	if (!child) {
+		dup2(others[0], ends[0]);
+		sg_flush_all();
+		_exit(0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(recv(others[1], &byte, 1, MSG_DONTWAIT), -1);
+	expect_received("hello");
+	close_pair(others);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, connect_ends, close_ends)
 	const struct CMUnitTest tests[] = {
-		TEST(first_send_of_a_turn_leaves_at_once),	    TEST(request_and_reply_are_never_held),
-		TEST(close_neighbours_are_held_and_leave_in_order), TEST(a_burst_is_expected_after_a_burst),
-		TEST(a_larger_send_takes_along_what_is_held),	    TEST(time_up_hands_over_without_any_call),
-		TEST(full_send_buffer_is_not_held_in_front_of),	    TEST(holding_that_never_pays_is_switched_off),
-		TEST(error_of_held_bytes_is_told_by_the_next_call), TEST(close_hands_over),
+		TEST(first_send_of_a_turn_leaves_at_once),
+		TEST(request_and_reply_are_never_held),
+		TEST(close_neighbours_are_held_and_leave_in_order),
+		TEST(a_burst_is_expected_after_a_burst),
+		TEST(a_larger_send_takes_along_what_is_held),
+		TEST(time_up_hands_over_without_any_call),
+		TEST(full_send_buffer_is_not_held_in_front_of),
+		TEST(holding_that_never_pays_is_switched_off),
+		TEST(error_of_held_bytes_is_told_by_the_next_call),
+		TEST(close_hands_over),
+		TEST(child_of_vfork_flushes_nothing),
 	};
 
 	settings.path = PATH_SG;

@@ -43,7 +43,7 @@ static ssize_t send_byte(int fd)
 	ssize_t rc = send_by_path(conn, fd, &iov, 1, MSG_NOSIGNAL);
 
 	if (rc == ENGINE_BY_KERNEL) {
-		__attribute__((cleanup(engine_raw_ends))) struct engine_raw raw = engine_raw_begins(conn, fd);
+		__attribute__((cleanup(engine_raw_ends))) struct engine_raw raw = engine_raw_begins(conn, fd, 0);
 
 		raw.done = send(fd, "x", 1, MSG_NOSIGNAL);
 		rc = raw.done < 0 ? -errno : raw.done;

@@ -51,6 +51,35 @@ static void best_way_is_taken_most_of_the_time(void **state)
 	}
 }
 
+static void what_was_tried_is_told(void **state)
+{
+	const unsigned int cost[TRIAL_WAYS] = { 300, 100, 200 };
+
+	sends(2000, 1 << 20, cost);
+	/* Buffers of 1 MiB are the class behind those below 128, 256, 512 and 1024 KiB. */
+	assert_int_equal(atomic_load(&knowledge.classes[4].best), 2);
+	assert_true(atomic_load(&knowledge.classes[4].tries) > 0);
+	for (int way = 0; way < TRIAL_WAYS; way++) {
+		uint64_t told = atomic_load(&knowledge.classes[4].cost[way]), right = cost[way] * NS_PER_US / 1024;
+
+		assert_true(told >= right && told <= right + right / 2);
+	}
+	assert_int_equal(atomic_load(&knowledge.classes[0].tries), 0);
+}
+
+static void next_best_is_known_too(void **state)
+{
+	const unsigned int cost[TRIAL_WAYS] = { 300, 200, 100 }, little[TRIAL_WAYS] = { 300, 290, 100 };
+
+	assert_int_equal(trial_best_before(&knowledge, 65536, 2), 0);
+	sends(2000, 65536, cost);
+	assert_int_equal(trial_best_before(&knowledge, 65536, 2), 1);
+	assert_int_equal(trial_best_before(&knowledge, 65536, 1), 0);
+	assert_int_equal(trial_best_before(&knowledge, 1 << 20, 2), 0);
+	sends(2000, 1 << 20, little);
+	assert_int_equal(trial_best_before(&knowledge, 1 << 20, 2), 0); /* no clear gain */
+}
+
 static void program_that_changes_is_followed(void **state)
 {
 	const unsigned int before[] = { 200, 100, 150 }, after[] = { 200, 400, 150 };
@@ -123,6 +152,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(best_way_is_taken_most_of_the_time, fresh),
+		cmocka_unit_test_setup(what_was_tried_is_told, fresh),
+		cmocka_unit_test_setup(next_best_is_known_too, fresh),
 		cmocka_unit_test_setup(program_that_changes_is_followed, fresh),
 		cmocka_unit_test_setup(sizes_are_told_apart, fresh),
 		cmocka_unit_test_setup(pauses_of_the_program_say_nothing, fresh),

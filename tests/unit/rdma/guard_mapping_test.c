@@ -63,11 +63,7 @@ static void dropping_leaves_what_was_sent(void **state)
 	assert_int_equal(madvise(sent.buffer, BYTES, MADV_DONTNEED), 0);
 	for (size_t i = 0; i < BYTES; i++)
 		assert_int_equal(sent.buffer[i], 0);
-	fill(sent.buffer, BYTES, 2);
-	assert_int_equal(differing(sent.buffer, BYTES, 2), 0);
-	check_held(&sent);
-	assert_int_equal(differing(sent.buffer, BYTES, 2), 0);
-	munmap(sent.buffer, BYTES);
+	overwrite_and_check(&sent);
 }
 
 /* A program that writes through a buffer in order meets pages in it that are not there any more, in the middle of a run. */
@@ -77,11 +73,7 @@ static void dropping_a_part_leaves_what_was_sent(void **state)
 
 	send_buffer(&sent);
 	assert_int_equal(madvise(sent.buffer + 20 * PAGE, 20 * PAGE, MADV_DONTNEED), 0);
-	fill(sent.buffer, BYTES, 2);
-	assert_int_equal(differing(sent.buffer, BYTES, 2), 0);
-	check_held(&sent);
-	assert_int_equal(differing(sent.buffer, BYTES, 2), 0);
-	munmap(sent.buffer, BYTES);
+	overwrite_and_check(&sent);
 }
 
 static void dropping_a_part_does_not_hinder_settling(void **state)
@@ -109,11 +101,7 @@ static void replacing_a_part_leaves_what_was_sent(void **state)
 	assert_ptr_equal(
 		mmap(part, BYTES - 20 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
 		part);
-	fill(sent.buffer, BYTES, 2);
-	assert_int_equal(differing(sent.buffer, BYTES, 2), 0);
-	check_held(&sent);
-	assert_int_equal(differing(sent.buffer, BYTES, 2), 0);
-	munmap(sent.buffer, BYTES);
+	overwrite_and_check(&sent);
 }
 
 static void offering_leaves_what_was_sent(void **state)
@@ -122,10 +110,7 @@ static void offering_leaves_what_was_sent(void **state)
 
 	send_buffer(&sent);
 	assert_int_equal(madvise(sent.buffer, BYTES, MADV_FREE), 0);
-	fill(sent.buffer, BYTES, 2);
-	assert_int_equal(differing(sent.buffer, BYTES, 2), 0);
-	check_held(&sent);
-	munmap(sent.buffer, BYTES);
+	overwrite_and_check(&sent);
 }
 
 /* realloc() moves large blocks so, from inside libc. */
@@ -177,10 +162,7 @@ static void locked_memory_is_guarded_too(void **state)
 
 	assert_int_equal(mlock(buffer, BYTES), 0);
 	send_from(&sent, buffer);
-	fill(sent.buffer, BYTES, 2);
-	assert_int_equal(differing(sent.buffer, BYTES, 2), 0);
-	check_held(&sent);
-	munmap(sent.buffer, BYTES);
+	overwrite_and_check(&sent);
 }
 
 static void huge_pages_are_guarded_too(void **state)

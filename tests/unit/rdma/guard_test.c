@@ -3,7 +3,7 @@
  * The guard against the program's own writes: who writes, when, what covers what. Each promise is tested with each
  * implementation; `the_test_sees_corruption_without_the_guard` shows that the tests would notice.
  */
-#include "guard_testing.h"
+#include "lent_testing.h"
 
 static void overwriting_leaves_what_was_sent(void **state)
 {
@@ -262,41 +262,16 @@ static void settling_an_owner_ends_its_records_alone(void **state)
 	munmap(other.buffer, BYTES);
 }
 
-struct copying_owner {
-	const unsigned char *start;
-	unsigned char copy[BYTES];
-	size_t copied;
-};
-
-/* It is the kernel that orders this after the writes before the send: the thread sanitizer can't know. */
-__attribute__((no_sanitize_thread)) static void take_copy(void *arg, struct guard_record *record, const void *page,
-							  size_t bytes)
-{
-	struct copying_owner *owner = arg;
-	const unsigned char *from = page;
-
-	for (size_t i = 0; i < bytes; i++)
-		((volatile unsigned char *)owner->copy)[(size_t)(from - owner->start) + i] = from[i];
-	owner->copied += bytes;
-}
-
 static void an_owner_that_reads_by_address_gets_the_bytes(void **state)
 {
-	static const struct guard_owner_ops ops = { .take_copy = take_copy };
-	static struct copying_owner owner;
+	static struct reader reader;
 	unsigned char *buffer = map_buffer(BYTES);
-	struct guard_record *record;
 
-	catch_segv();
-	owner.start = buffer;
-	owner.copied = 0;
 	fill(buffer, BYTES, 1);
-	assert_int_equal(guard_protect(buffer, BYTES, &ops, &owner, &record), 0);
+	lend(&reader, buffer, BYTES);
 	fill(buffer, BYTES, 2);
-	assert_int_equal(owner.copied, BYTES);
-	assert_int_equal(differing(owner.copy, BYTES, 1), 0);
 	assert_int_equal(differing(buffer, BYTES, 2), 0);
-	guard_release(record);
+	check_read(&reader);
 	munmap(buffer, BYTES);
 }
 

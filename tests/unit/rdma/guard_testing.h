@@ -215,6 +215,16 @@ static inline void check_held(struct sent *sent)
 	assert_false(guard_active());
 }
 
+/* The program overwrites it all, and has then what it wrote; what is held is what was sent. Frees the buffer. */
+static inline void overwrite_and_check(struct sent *sent)
+{
+	fill(sent->buffer, BYTES, 2);
+	assert_int_equal(differing(sent->buffer, BYTES, 2), 0);
+	check_held(sent);
+	assert_int_equal(differing(sent->buffer, BYTES, 2), 0);
+	munmap(sent->buffer, BYTES);
+}
+
 /* Runs part() in a child process. Returns its wait status. */
 static inline int in_child(void (*part)(void *arg), void *arg)
 {

@@ -30,6 +30,27 @@ static int get_bytes(uint8_t *data, size_t room, size_t *got)
 	return lane_get(&lane, &iov, 1, false, got);
 }
 
+/* Ten bytes for a consumer that sleeps, and leaves. */
+static void put_and_leave(void)
+{
+	assert_true(lane_take_over(&lane));
+	lane_arm(&lane);
+	assert_int_equal(put_from(0, 10), 10);
+	lane_leave(&lane);
+}
+
+/* What was in the ring, and the end of it. */
+static void get_the_last(void)
+{
+	uint8_t data[3000];
+	size_t got;
+
+	assert_int_equal(get_bytes(data, sizeof(data), &got), LANE_DATA);
+	assert_int_equal(got, 10);
+	assert_true(right(data, 0, 10));
+	assert_int_equal(get_bytes(data, sizeof(data), &got), LANE_RAW);
+}
+
 static void a_consumer_that_leaves_keeps_what_was_there_and_no_more(void **state)
 {
 	uint8_t data[3000];
@@ -38,8 +59,8 @@ static void a_consumer_that_leaves_keeps_what_was_there_and_no_more(void **state
 	assert_true(lane_take_over(&lane));
 	assert_int_equal(put_from(0, 1000), 1000);
 	assert_int_equal(get_bytes(data, 300, &got), LANE_DATA);
-	lane_arm(&lane);
 	lane_leave(&lane);
+	lane_arm(&lane);
 	assert_false(lane_must_ring(&lane));
 	assert_int_equal(put_from(1000, 500), 0);
 	assert_false(lane_take_over(&lane));
@@ -93,6 +114,24 @@ static void the_end_of_a_ring_comes_after_every_doorbell(void **state)
 	assert_true(lane_is_over(&lane));
 }
 
+/* Of several processes that receive on a connection one may leave while another sleeps. */
+static void whoever_sleeps_beside_one_that_leaves_is_woken_for_what_was_there(void **state)
+{
+	put_and_leave();
+	assert_true(lane_must_ring(&lane));
+	lane_rang(&lane, true);
+	get_the_last();
+	assert_int_equal(lane_bells_sure(&lane), 1);
+}
+
+static void the_bell_goes_with_the_last_of_the_ring(void **state)
+{
+	put_and_leave();
+	get_the_last();
+	assert_true(lane_is_over(&lane));
+	assert_false(lane_must_ring(&lane));
+}
+
 static void raw_bytes_before_a_takeover_come_first_though_the_consumer_leaves(void **state)
 {
 	uint8_t data[3000];
@@ -133,6 +172,8 @@ int main(void)
 		TEST(a_consumer_that_leaves_keeps_what_was_there_and_no_more),
 		TEST(a_producer_says_where_the_ring_ends_for_a_consumer_that_has_not),
 		TEST(the_end_of_a_ring_comes_after_every_doorbell),
+		TEST(whoever_sleeps_beside_one_that_leaves_is_woken_for_what_was_there),
+		TEST(the_bell_goes_with_the_last_of_the_ring),
 		TEST(raw_bytes_before_a_takeover_come_first_though_the_consumer_leaves),
 		TEST(a_producer_believes_no_end_that_can_not_be),
 	};

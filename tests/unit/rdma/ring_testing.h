@@ -13,7 +13,7 @@
 static struct channel channel;
 static struct lane lane;
 
-static int make_lane(void **state)
+static inline int make_lane(void **state)
 {
 	if (channel_make(&channel, RING) < 0)
 		return -1;
@@ -22,7 +22,7 @@ static int make_lane(void **state)
 	return 0;
 }
 
-static int drop_lane(void **state)
+static inline int drop_lane(void **state)
 {
 	channel_close(&channel);
 	return 0;

@@ -22,19 +22,26 @@ static void announce_and_pause(void)
 		pause();
 }
 
-static void a_killed_sender_leaves_a_right_prefix_and_a_reset(void **state)
+/* Returns when all that it announces is there. */
+static pid_t start_announcing(void)
 {
-	static uint8_t to[300000];
 	pid_t child = start(announce_and_pause);
-	size_t got;
 
 	receive_until_proved();
 	while (lane_unread(&receiving.in) < 250100)
 		sched_yield();
+	return child;
+}
+
+static void a_killed_sender_leaves_a_right_prefix_and_a_reset(void **state)
+{
+	static uint8_t to[300000];
+	pid_t child = start_announcing();
+	size_t got;
+
 	assert_int_equal(get(to, 150000, false, &got), LANE_DATA);
 	assert_int_equal(got, 150000);
-	kill(child, SIGKILL);
-	assert_int_equal(waitpid(child, NULL, 0), child);
+	kill_sender(child);
 	assert_int_equal(wrong_from(to, 0, got), got);
 	assert_int_equal(get(to, 1000, false, &got), -ECONNRESET);
 	assert_int_equal(get(to, 1000, true, &got), -ECONNRESET);
@@ -44,14 +51,10 @@ static void a_killed_sender_leaves_a_right_prefix_and_a_reset(void **state)
 static void bytes_in_front_of_what_died_are_delivered(void **state)
 {
 	static uint8_t to[300000];
-	pid_t child = start(announce_and_pause);
+	pid_t child = start_announcing();
 	size_t got;
 
-	receive_until_proved();
-	while (lane_unread(&receiving.in) < 250100)
-		sched_yield();
-	kill(child, SIGKILL);
-	assert_int_equal(waitpid(child, NULL, 0), child);
+	kill_sender(child);
 	assert_int_equal(get(to, sizeof(to), false, &got), LANE_DATA);
 	assert_int_equal(got, 100);
 	assert_int_equal(get(to, sizeof(to), false, &got), -ECONNRESET);
@@ -111,8 +114,7 @@ static void memory_that_is_gone_is_a_reset_at_the_right_byte(void **state)
 	assert_int_equal(got, 10 * 4096);
 	assert_int_equal(wrong_from(to, 0, got), got);
 	assert_int_equal(get(to, sizeof(to), false, &got), -ECONNRESET);
-	kill(child, SIGKILL);
-	assert_int_equal(waitpid(child, NULL, 0), child);
+	kill_sender(child);
 }
 
 /* One process ------------------------------------------------------------------------------------------------------- */

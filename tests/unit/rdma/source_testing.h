@@ -134,6 +134,12 @@ static inline void receive_until_proved(void)
 		sched_yield();
 }
 
+static inline void kill_sender(pid_t child)
+{
+	kill(child, SIGKILL);
+	assert_int_equal(waitpid(child, NULL, 0), child);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_channel, drop_channel)
 
 #endif

@@ -78,7 +78,7 @@ static void must_replay(uint64_t from)
 {
 	uint64_t sent = atomic_load(&near.out.shared->sent);
 	uint8_t data[RING];
-	ssize_t got = verbs_replay(&near.out, from, data, sizeof(data));
+	ssize_t got = verbs_replay(&near.out, NULL, from, data, sizeof(data));
 
 	assert_int_equal(got, sent - from);
 	for (ssize_t i = 0; i < got; i++)
@@ -126,10 +126,10 @@ static void confirmed_and_unsent_positions_are_refused(void **state)
 	carry();
 	consume(500);
 	tell();
-	assert_int_equal(verbs_replay(&near.out, 499, data, sizeof(data)), -ERANGE);
-	assert_int_equal(verbs_replay(&near.out, 500, data, sizeof(data)), sizeof(data));
-	assert_int_equal(verbs_replay(&near.out, 1000, data, sizeof(data)), 0);
-	assert_int_equal(verbs_replay(&near.out, 1001, data, sizeof(data)), -ERANGE);
+	assert_int_equal(verbs_replay(&near.out, NULL, 499, data, sizeof(data)), -ERANGE);
+	assert_int_equal(verbs_replay(&near.out, NULL, 500, data, sizeof(data)), sizeof(data));
+	assert_int_equal(verbs_replay(&near.out, NULL, 1000, data, sizeof(data)), 0);
+	assert_int_equal(verbs_replay(&near.out, NULL, 1001, data, sizeof(data)), -ERANGE);
 }
 
 static void replay_ends_where_the_lane_went_back(void **state)
@@ -140,8 +140,33 @@ static void replay_ends_where_the_lane_went_back(void **state)
 	put(100);
 	assert_true(lane_switch(&near.out));
 	lane_sent_raw(&near.out, 50);
-	assert_int_equal(verbs_replay(&near.out, 40, data, sizeof(data)), 60);
+	assert_int_equal(verbs_replay(&near.out, NULL, 40, data, sizeof(data)), 60);
 	assert_int_equal(data[0], byte_at(40));
+}
+
+/* The consumer has left raw bytes unread, and with them what lies before and behind them in the ring. */
+static void replay_begins_behind_the_last_takeover(void **state)
+{
+	struct verbs_entry entry;
+	uint8_t data[4096];
+
+	take_over();
+	put(100);
+	assert_true(lane_switch(&near.out));
+	lane_sent_raw(&near.out, 50);
+	carry();
+	consume(60);
+	tell();
+	atomic_store(&near.out.shared->head, atomic_load(&near.out.shared->tail)); /* else no TAKEOVER */
+	take_over();
+	tell();
+	entry = (struct verbs_entry){ atomic_load(&near.out.shared->tail), 150 };
+	put(200);
+	assert_int_equal(verbs_replay(&near.out, &entry, 149, data, sizeof(data)), -ERANGE);
+	assert_int_equal(verbs_replay(&near.out, &entry, 150, data, sizeof(data)), 200);
+	assert_int_equal(data[0], byte_at(150));
+	assert_int_equal(verbs_replay(&near.out, &entry, 170, data, sizeof(data)), 180);
+	assert_int_equal(data[0], byte_at(170));
 }
 
 static void nonsense_of_the_consumer_is_refused(void **state)
@@ -151,13 +176,13 @@ static void nonsense_of_the_consumer_is_refused(void **state)
 	take_over();
 	put(100);
 	atomic_store(&near.out.shared->head, 8);
-	assert_int_equal(verbs_replay(&near.out, 0, data, sizeof(data)), -EPROTO);
+	assert_int_equal(verbs_replay(&near.out, NULL, 0, data, sizeof(data)), -EPROTO);
 	atomic_store(&near.out.shared->head, 1ull << 40);
-	assert_int_equal(verbs_replay(&near.out, 0, data, sizeof(data)), -EPROTO);
+	assert_int_equal(verbs_replay(&near.out, NULL, 0, data, sizeof(data)), -EPROTO);
 	atomic_store(&near.out.shared->head, 0);
 	atomic_store(&near.out.shared->taken, 1u << 30);
 	atomic_store(&near.out.shared->from_ring, 1);
-	assert_int_equal(verbs_replay(&near.out, 0, data, sizeof(data)), -EPROTO);
+	assert_int_equal(verbs_replay(&near.out, NULL, 0, data, sizeof(data)), -EPROTO);
 }
 
 int main(void)
@@ -166,6 +191,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(every_unconfirmed_byte_is_read_again, make_both, drop_both),
 		cmocka_unit_test_setup_teardown(confirmed_and_unsent_positions_are_refused, make_both, drop_both),
 		cmocka_unit_test_setup_teardown(replay_ends_where_the_lane_went_back, make_both, drop_both),
+		cmocka_unit_test_setup_teardown(replay_begins_behind_the_last_takeover, make_both, drop_both),
 		cmocka_unit_test_setup_teardown(nonsense_of_the_consumer_is_refused, make_both, drop_both),
 	};
 

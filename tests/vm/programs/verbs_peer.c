@@ -111,7 +111,7 @@ static void wait_for_up(void)
 static void take_over(void)
 {
 	atomic_store(&self.in->shared->reader, 1);
-	if (self.verbs->credit(self.conn, true) < 0)
+	if (self.verbs->credit(self.conn, VERBS_NOW) < 0)
 		die("credit: %s", trouble());
 	while (!lane_take_over(self.out)) {
 		if (self.verbs->poll(self.conn) < 0)
@@ -182,20 +182,20 @@ void exchange(uint64_t out, uint64_t in)
 {
 	bool compare = strcmp(self.mode, "rate");
 
-	while (!self.broken && (self.sent < out || self.received < in || self.verbs->push(self.conn, false))) {
+	while (!self.broken && (self.sent < out || self.received < in || self.verbs->push(self.conn, 0))) {
 		size_t done = self.sent < out ?
 				      put(out - self.sent < self.message_bytes ? out - self.sent : self.message_bytes) :
 				      0;
 
-		self.verbs->push(self.conn, false);
+		self.verbs->push(self.conn, 0);
 		if (self.verbs->poll(self.conn) < 0)
 			self.broken = true;
 		done += take(compare);
-		self.verbs->credit(self.conn, false);
+		self.verbs->credit(self.conn, 0);
 		if (out && self.sent > out / 3)
 			run_command();
 		if (!done && !self.broken && (self.sent < out || self.received < in))
-			sleep_for(VERBS_IN | VERBS_OUT | (self.verbs->push(self.conn, false) ? VERBS_SENT : 0));
+			sleep_for(VERBS_IN | VERBS_OUT | (self.verbs->push(self.conn, 0) ? VERBS_SENT : 0));
 	}
 }
 
@@ -235,7 +235,7 @@ static void receive_all(uint64_t until, bool sleeps)
 {
 	while (self.received < until) {
 		if (take(true))
-			self.verbs->credit(self.conn, false);
+			self.verbs->credit(self.conn, 0);
 		else if (self.verbs->poll(self.conn) < 0)
 			die("broken: %s", trouble());
 		else if (sleeps && lane_is_empty(self.in))
@@ -247,7 +247,7 @@ static void send_all(uint64_t until)
 {
 	while (self.sent < until) {
 		put(until - self.sent);
-		while (self.verbs->push(self.conn, false) > 0)
+		while (self.verbs->push(self.conn, 0) > 0)
 			self.verbs->poll(self.conn);
 	}
 }
@@ -289,7 +289,7 @@ static void expose(void)
 		die("expose");
 	if (lane_put(self.out, &iov, 1, 0) != sizeof(remote))
 		die("lane_put");
-	while (self.verbs->push(self.conn, false) > 0)
+	while (self.verbs->push(self.conn, 0) > 0)
 		sleep_for(VERBS_OUT | VERBS_SENT);
 	hear_other(&done, 1);
 	self.verbs->hide(self.conn, region);

@@ -29,7 +29,7 @@ static void send_rest(uint64_t from)
 {
 	while (from < self.bytes) {
 		uint8_t bytes[4096];
-		ssize_t got = from < self.sent ? verbs_replay(self.out, from, bytes, sizeof(bytes)) : 0;
+		ssize_t got = from < self.sent ? verbs_replay(self.out, NULL, from, bytes, sizeof(bytes)) : 0;
 
 		if (got < 0 || (!got && from < self.sent))
 			die("replay from %llu: %zd", (unsigned long long)from, got);

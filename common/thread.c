@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "common/thread.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+
+#include "common/sys.h"
+
+#define DEFAULT_STACK 0
+
+static int create(void *(*body)(void *), void *arg, size_t stack_bytes)
+{
+	pthread_attr_t attributes;
+	pthread_t thread;
+	int rc = pthread_attr_init(&attributes);
+
+	if (rc)
+		return rc;
+	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+	if (stack_bytes != DEFAULT_STACK)
+		pthread_attr_setstacksize(&attributes, stack_bytes);
+	rc = pthread_create(&thread, &attributes, body, arg);
+	pthread_attr_destroy(&attributes);
+	return rc;
+}
+
+int thread_start(void *(*body)(void *), void *arg, size_t stack_bytes)
+{
+	uint64_t blocked = ~(1ull << 31 | 1ull << 32), before;
+	int saved = errno, rc;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+	stack_bytes = DEFAULT_STACK; /* frames are larger there */
+#endif
+	sys_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&blocked, (long)&before, sizeof(blocked), 0, 0);
+	rc = create(body, arg, stack_bytes);
+	if (rc == EINVAL) /* the static thread-local data of this program is larger than that */
+		rc = create(body, arg, DEFAULT_STACK);
+	sys_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&before, 0, sizeof(before), 0, 0);
+	errno = saved;
+	return -rc;
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Threads of our own inside the guest. The program must not notice them: its signals are never delivered to one, nobody joins
+ * them, and they take little of its address space.
+ */
+#ifndef ZC_COMMON_THREAD_H
+#define ZC_COMMON_THREAD_H
+
+#include <stddef.h>
+
+/*
+ * Starts body(arg) in a detached thread with a stack of that size, or of the program's default size where that is too small for its
+ * static thread-local data or for a sanitizer. All its signals are blocked but the two that libc sends to every thread (setuid,
+ * cancellation). Returns 0 or -errno; errno is kept.
+ */
+int thread_start(void *(*body)(void *), void *arg, size_t stack_bytes);
+
+#endif

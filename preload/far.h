@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * An engine whose peer is on another host: the same lanes, each end with memory of its own, and a queue pair between them
+ * (rdma/verbs.h). What is different is what one end sees of the other's words, and when. So:
+ *
+ *  - Before its bytes come from another place than before, a producer has the consumer's word for it (`seen`): behind a TAKEOVER
+ *    nothing is put, behind a SWITCH nothing is sent by TCP, until the consumer says that it knows of it. Its agent answers, a
+ *    thread, if its program makes no call. A peer that does not answer in time is given up, and the connection goes on over TCP.
+ *  - In the TCP stream a doorbell is a byte of one value and everything else that is not data begins with another
+ *    (lane.codes, told by each move): FAR_GO behind a SWITCH, then raw bytes; FAR_RESUME when the queue pair has broken: the
+ *    position of the stream from which raw bytes follow. The sender goes on with what the consumer has not confirmed (it is in the
+ *    sender's ring yet), the consumer leaves out what it has. Each direction does so by itself.
+ *  - A TAKEOVER that was not answered when the queue pair broke has not happened. The sender then goes on with the very byte that
+ *    it had in hand at the time; the codes are other values than that byte, so that a consumer that has seen the TAKEOVER, and
+ *    nothing behind it, finds out by the first byte.
+ *  - A consumer that goes to sleep says up to where it has looked (`waits`, `seen`); the producer rings if it has put more, and
+ *    so does its agent.
+ *
+ * The connecting end listens with rdma_cm at the connection's own address and port, and the process that uses the
+ * accepted socket connects to that, from there: so it is found after a fork and by workers that share a listener. What one
+ * process knows of a queue pair is here; all else is in the engine, and outlives it: before a fork the queue pair is given up, and
+ * both processes go on.
+ */
+#ifndef ZC_PRELOAD_FAR_H
+#define ZC_PRELOAD_FAR_H
+
+#include "preload/engine.h"
+
+/*
+ * Whether a connection's peer on another host may be reached by RDMA at all: a device is there, and no setting forbids it. `auto`
+ * wants to be told (ZC_TRANSPORT=verbs), for it can't compare a device with TCP yet. Cheap.
+ */
+bool far_possible(const struct conn *conn);
+
+/* Sees to it that there is an agent. May start a thread: never under a lock. Returns whether there is one. */
+bool far_ready(void);
+
+/* A data call on a connection that is FAR_APART: the agent is to try, if it is time. Under both locks. */
+void far_step(struct conn *conn, struct engine *engine);
+
+/* Waits as long as ZC_RDMA_WAIT_MS allows for a new connection's meeting. */
+void far_wait(struct conn *conn, int fd);
+
+/* Sending ------------------------------------------------------------------------------------------------------------ */
+
+/*
+ * Before a send, under no lock: moves the lane to the ring if it may, and waits, for a bounded time, for the peer's word. `first` is the
+ * send's first byte. Returns 0: put it, or send it by TCP, as the lane says; or -errno: -EAGAIN, where what the queue pair
+ * owes to the peer is still to be sent.
+ */
+int far_before_send(struct conn *conn, struct engine *engine, int fd, uint8_t first, int flags);
+
+/*
+ * Before raw bytes, under no lock: the lane goes back to TCP, and the peer knows. Returns 0, or -errno as above: -EAGAIN if the send must
+ * not wait, or not longer (SO_SNDTIMEO), -EINTR after a signal that ends calls.
+ */
+int far_before_raw(struct conn *conn, struct engine *engine, int fd, int flags);
+
+/* Whether the lane is between two places: nothing may be put or sent. Under the lock `out`. */
+bool far_is_between(const struct engine *engine);
+
+/* After a put, and after a SWITCH. Under the lock `out`. */
+void far_push(struct conn *conn, struct engine *engine);
+void far_leaves(struct conn *conn, struct engine *engine);
+
+/* Sleeps until something has happened to the queue pair, or for `ms`. */
+void far_sleep(struct conn *conn, int ms);
+
+/* Before it is asked whether to ring: takes what the peer has told. Under the lock `out`. */
+void far_hear(struct conn *conn, struct engine *engine);
+
+/* The byte that is a doorbell there. */
+uint8_t far_bell(const struct engine *engine);
+
+/* Receiving: under the lock `in` ------------------------------------------------------------------------------------- */
+
+/* What each receive and each look asks for: on one host it is one branch. The calls behind them, not to be made otherwise: */
+int far_look_there(struct conn *conn, struct engine *engine, int fd);
+void far_took_there(struct conn *conn);
+bool far_is_control_there(const struct engine *engine);
+void far_poll_there(struct conn *conn, const struct engine *engine);
+
+static inline bool far_is(const struct engine *engine)
+{
+	return __builtin_expect(atomic_load_explicit(&engine->far.state, memory_order_relaxed) >= FAR_UP, 0);
+}
+
+/*
+ * Takes note of what has come to the ring, and of what is no data at the front of the TCP stream: after it, the lane's own
+ * books hold for the doorbells that are there. Returns 0, or -ECONNRESET: nonsense.
+ */
+static inline int far_look(struct conn *conn, struct engine *engine, int fd)
+{
+	return far_is(engine) ? far_look_there(conn, engine, fd) : 0;
+}
+
+/* Whether what is in the stream now can't be data. */
+static inline bool far_is_control(const struct engine *engine)
+{
+	return far_is(engine) && far_is_control_there(engine);
+}
+
+/* After bytes were taken from the ring; and after lane_arm(), which was said before. Returns lane_is_empty() as of now. */
+static inline void far_took(struct conn *conn, const struct engine *engine)
+{
+	if (far_is(engine))
+		far_took_there(conn);
+}
+
+bool far_arm(struct conn *conn, struct engine *engine);
+
+/* Cheap, without a lock: moves the lane's tail if something has come, and if the queue pair has not broken. */
+static inline void far_poll(struct conn *conn, const struct engine *engine)
+{
+	if (__builtin_expect(conn->far != NULL, 0))
+		far_poll_there(conn, engine);
+}
+
+/*
+ * What the socket has told a call that the program knows nothing of (0 or more: nothing) is kept for a call of the program's.
+ * Returns the -errno that is kept, once, or 0.
+ */
+void far_keep_error(struct engine *engine, long rc);
+int far_take_error(struct engine *engine);
+
+/* The stream has ended. Returns whether bytes are missing. */
+bool far_is_cut(const struct engine *engine);
+
+/* Ends --------------------------------------------------------------------------------------------------------------- */
+
+/*
+ * The lane of this end's sends is the stream's from here on, and the peer knows it by now: before an exec, a close, or for who
+ * knows nothing of lanes. Waits for a bounded time. Under no lock. Returns 0, or -ETIMEDOUT.
+ */
+int far_settle_out(struct conn *conn, struct engine *engine, int fd);
+
+/*
+ * The last one that holds the connection is about to close it: the peer hears that nobody reads any more, so that it neither rings nor
+ * sends again what was not confirmed. The kernel would answer either with a reset, and throw away what it has yet to send. Waits
+ * for a bounded time until it is told. Under the lock `in`.
+ */
+void far_says_bye(struct conn *conn, struct engine *engine, int fd);
+
+/* The queue pair is given up. Under no lock of the engine. */
+void far_give_up(struct conn *conn, struct engine *engine);
+
+/*
+ * The same before a fork, and where others hold the connection: what is known of it is shared, and both go on over TCP. What the kernel
+ * takes of the bytes that are owed has been sent; the peer is not waited for. Not under the lock `out`.
+ */
+void far_part_ways(struct conn *conn, struct engine *engine, int fd);
+
+/* This process lets go of the connection: takes the channel's memory, in which a device may write yet. Returns false: there is none. */
+bool far_bury(struct conn *conn, struct channel *channel);
+
+/* In the child of a fork. */
+void far_after_fork(void);
+
+#endif

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The agent of far.h: a thread that exists once a connection may be reached by RDMA. It loads the plug-in, listens and connects, and
+ * answers for connections whose program makes no call.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include "common/sys.h"
+#include "common/thread.h"
+#include "preload/engine_out.h"
+#include "preload/far_internal.h"
+#include "preload/pool.h"
+
+#define STACK_BYTES (256 * 1024)
+#define ROUNDS 16
+
+enum { ABSENT, STARTING, RUNNING, FAILED };
+
+static _Atomic int state;
+static int events = -1;
+static _Atomic int kick = -1;
+static struct far *_Atomic graveyard;
+static struct pool pool = { .bytes = sizeof(struct far),
+			    .link = offsetof(struct far, next),
+			    .each = 16,
+			    .slabs_max = 4096,
+			    .sharing = MAP_PRIVATE };
+
+bool far_failed(void)
+{
+	return atomic_load(&state) == FAILED;
+}
+
+void far_kick(void)
+{
+	uint64_t one = 1;
+
+	if (atomic_load(&kick) >= 0)
+		sys_call(SYS_write, atomic_load(&kick), (long)&one, sizeof(one), 0, 0, 0);
+}
+
+bool far_bury(struct conn *conn, struct channel *channel)
+{
+	struct far *far = conn->far;
+
+	if (!far)
+		return false;
+	conn->far = NULL;
+	if (channel->header)
+		far->channel = *channel;
+	far->next = atomic_load(&graveyard);
+	while (!atomic_compare_exchange_weak(&graveyard, &far->next, far))
+		;
+	far_kick();
+	return true;
+}
+
+void far_watch(struct far *far, int fd)
+{
+	struct epoll_event event = { .events = EPOLLIN, .data.ptr = far };
+
+	table_own_keep(fd);
+	sys_call(SYS_epoll_ctl, events, EPOLL_CTL_ADD, fd, (long)&event, 0, 0);
+}
+
+static void serve_lanes(struct conn *conn, struct engine *engine, int fd)
+{
+	struct lock_hold hold;
+
+	if (lock_take(&engine->in, &hold)) {
+		if (!engine_is_closing(conn))
+			far_look(conn, engine, fd);
+		lock_give(&engine->in, &hold);
+	}
+	if (lock_take(&engine->out, &hold)) {
+		if (!engine_is_closing(conn)) {
+			far_step_out(conn, engine, fd);
+			if (far_link(conn))
+				atomic_store(&conn->far->stuck, far_verbs->push(far_link(conn), 0) > 0);
+			engine_ring_late(conn, engine, fd);
+		}
+		lock_give(&engine->out, &hold);
+	}
+}
+
+static void look_at_link(struct conn *conn, struct engine *engine, struct far *far, int fd)
+{
+	if (!atomic_load(&far->link))
+		return; /* given up by now */
+	if (!engine_met(engine))
+		far_meet_step(conn, engine, far);
+	else
+		serve_lanes(conn, engine, fd);
+}
+
+/* Before it sleeps. Returns whether there is nothing more to do. */
+static bool arm(struct far *far)
+{
+	struct verbs_conn *link = atomic_load(&far->link);
+	unsigned int what = atomic_load(&far->stuck) ? VERBS_IN | VERBS_OUT | VERBS_SENT : VERBS_SOLICITED;
+
+	return !link || far_verbs->arm(link, what) || far_verbs->state(link, NULL) == VERBS_BROKEN;
+}
+
+static void serve_link(struct conn *conn, struct engine *engine, struct far *far, int fd)
+{
+	bool armed = false;
+
+	for (int i = 0; i < ROUNDS && !armed && atomic_load(&far->link); i++) {
+		far_verbs->woke(atomic_load(&far->link));
+		look_at_link(conn, engine, far, fd);
+		armed = arm(far);
+		/* What a thread of the program has taken from the device before there was an event to come. */
+		look_at_link(conn, engine, far, fd);
+	}
+	/* A broken one is readable for ever. */
+	if (atomic_load(&far->link) && far_verbs->state(atomic_load(&far->link), NULL) == VERBS_BROKEN)
+		sys_call(SYS_epoll_ctl, events, EPOLL_CTL_DEL, far_verbs->fd(atomic_load(&far->link)), 0, 0, 0);
+	else if (!armed)
+		far_kick();
+}
+
+static void serve(struct conn *conn)
+{
+	int fd = conn_fd(conn);
+	struct engine *engine = conn->far && fd >= 0 ? engine_enter(conn, fd) : NULL;
+	struct far *far = conn->far;
+
+	if (!engine)
+		return;
+	if (far && atomic_exchange(&far->asked, false))
+		far_try_to_reach(conn, engine, far);
+	if (far && far->listener)
+		far_take_visitor(conn, engine, far);
+	if (far && atomic_load(&far->link))
+		serve_link(conn, engine, far, fd);
+	engine_leave(conn);
+}
+
+static void bury_all(void)
+{
+	struct far *far = atomic_exchange(&graveyard, NULL);
+
+	while (far) {
+		struct far *next = far->next;
+
+		far_drop_link(far);
+		channel_close(&far->channel);
+		far->conn = NULL;
+		pool_give(&pool, far);
+		far = next;
+	}
+}
+
+static bool owes_tcp(struct conn *conn)
+{
+	struct engine *engine = atomic_load(&conn->engine);
+
+	return conn->far && engine && engine->far.out == FAR_OUT_OWES;
+}
+
+static void serve_all(void)
+{
+	struct conn *conn;
+
+	for (uint32_t at = 0; (conn = conn_next(&at));) {
+		if (conn->far)
+			serve(conn);
+	}
+}
+
+static bool anybody_owes(void)
+{
+	struct conn *conn;
+
+	for (uint32_t at = 0; (conn = conn_next(&at));) {
+		if (owes_tcp(conn))
+			return true;
+	}
+	return false;
+}
+
+static void *agent_run(void *unused)
+{
+	struct epoll_event ready[32];
+	uint64_t drained;
+
+	if (!far_load())
+		atomic_store(&state, FAILED);
+	for (;;) {
+		bool owes = anybody_owes();
+		long count = sys_call(SYS_epoll_pwait, events, (long)ready, 32, owes ? 5 : -1, 0, 8);
+		bool all = owes;
+
+		for (long i = 0; i < count; i++) {
+			struct far *far = ready[i].data.ptr;
+
+			if (!far) {
+				sys_call(SYS_read, atomic_load(&kick), (long)&drained, sizeof(drained), 0, 0, 0);
+				all = true;
+			} else if (far->conn && far->conn->far == far) {
+				serve(far->conn);
+			}
+		}
+		if (all)
+			serve_all();
+		bury_all();
+	}
+	return unused;
+}
+
+static bool open_descriptors(void)
+{
+	struct epoll_event event = { .events = EPOLLIN };
+	long fd = sys_call(SYS_epoll_create1, EPOLL_CLOEXEC, 0, 0, 0, 0, 0);
+
+	if (fd < 0)
+		return false;
+	events = sys_fd_raise((int)fd);
+	fd = sys_call(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK, 0, 0, 0, 0);
+	if (fd < 0)
+		return false;
+	fd = sys_fd_raise((int)fd);
+	table_own_keep(events);
+	table_own_keep((int)fd);
+	atomic_store(&kick, (int)fd);
+	return sys_call(SYS_epoll_ctl, events, EPOLL_CTL_ADD, fd, (long)&event, 0, 0) >= 0;
+}
+
+bool far_ready(void)
+{
+	int now = atomic_load_explicit(&state, memory_order_acquire);
+	int saved = errno;
+
+	if (now == RUNNING)
+		return true;
+	if (now != ABSENT || !atomic_compare_exchange_strong(&state, &now, STARTING))
+		return false;
+	now = open_descriptors() ? RUNNING : FAILED;
+	atomic_store(&state, now);
+	if (now == RUNNING && thread_start(agent_run, NULL, STACK_BYTES))
+		atomic_store(&state, FAILED);
+	errno = saved;
+	return atomic_load(&state) == RUNNING;
+}
+
+void far_step(struct conn *conn, struct engine *engine)
+{
+	int self = conn_process(), none = 0;
+
+	/* Others that hold it know nothing of a queue pair of this process. One that forks to serve closes its own end soon. */
+	if (holders_alive(&engine->holders, &conn->holder) > 1)
+		return;
+	if (!conn->far) {
+		if (!atomic_compare_exchange_strong(&engine->far.seeker, &none, self) && none != self)
+			return; /* another process is at it */
+		conn->far = pool_take(&pool);
+		if (!conn->far)
+			return;
+		memset(conn->far, 0, sizeof(*conn->far));
+		conn->far->conn = conn;
+		conn->far->channel.fd = -1;
+	}
+	if (!atomic_exchange(&conn->far->asked, true))
+		far_kick();
+}
+
+/* The device is the parent's. A process that has never asked for one begins anew. */
+void far_after_fork(void)
+{
+	if (atomic_load(&state) == ABSENT)
+		return;
+	atomic_store(&state, FAILED);
+	atomic_store(&kick, -1);
+	atomic_store(&graveyard, NULL);
+}

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: MIT */
+/* The receiving side of far.h. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/sys.h"
+#include "preload/far_internal.h"
+
+#define LOOK_BYTES 64
+#define SCRAP_BYTES 16384
+#define BELL_ARRIVES_MS 2
+
+static struct lane *lane_of(struct engine *engine)
+{
+	return &engine->channel.in;
+}
+
+static bool from_ring(const struct engine *engine)
+{
+	return atomic_load_explicit(&engine->channel.in.shared->from_ring, memory_order_relaxed);
+}
+
+static long peek(struct engine *engine, int fd, uint8_t *bytes, size_t count)
+{
+	long got = sys_call(SYS_recvfrom, fd, (long)bytes, (long)count, MSG_DONTWAIT | MSG_PEEK, 0, 0);
+
+	far_keep_error(engine, got);
+	return got;
+}
+
+/* Takes bytes that are no data. They count as doorbells, at both ends. */
+static void take_control(struct engine *engine, int fd, size_t count)
+{
+	uint8_t bytes[FAR_FRAME_BYTES];
+	struct lane *in = lane_of(engine);
+
+	if (sys_call(SYS_recvfrom, fd, (long)bytes, (long)count, MSG_DONTWAIT, 0, 0) != (long)count)
+		return;
+	lane_saw_bells(in, count);
+	atomic_store(&in->shared->bells, atomic_load(&in->shared->bells_seen));
+}
+
+/* What has come to the ring since the last time: where the lane moves. And the peer hears that this is known here. */
+static void look_at_moves(struct conn *conn, struct engine *engine)
+{
+	struct far_part *far = &engine->far;
+	struct lane *in = lane_of(engine);
+	uint64_t tail = atomic_load(&in->shared->tail);
+	struct verbs_conn *link = far_link(conn);
+	struct lane_move move = { LANE_NO_MOVE, 0, 0 };
+
+	if (tail != far->looked)
+		move = lane_find_move(in, far->looked, tail);
+	if (move.kind == LANE_TAKEOVER) {
+		far->entered = move.end;
+		far->left = 0;
+	} else if (move.kind == LANE_SWITCH) {
+		far->left = move.end;
+		far->left_bells = move.bells;
+	}
+	far->looked = tail;
+	far->owes_word |= move.kind != LANE_NO_MOVE;
+	/* Raw receives that began before there were lanes don't obey them. */
+	if (atomic_load(&in->shared->raw))
+		return;
+	atomic_store(&in->shared->seen, tail);
+	if (far->owes_word && link)
+		far_verbs->credit(link, VERBS_NOW);
+	far->owes_word = false;
+}
+
+/* Whether it receives by calls that are seen: without that no lane moves. */
+static void tell_reader(struct conn *conn, struct engine *engine)
+{
+	struct lane_shared *in = lane_of(engine)->shared;
+	uint32_t now = atomic_load(&in->reader) << 1 | (atomic_load(&in->raw) != 0);
+	struct verbs_conn *link = far_link(conn);
+
+	if (now == engine->far.told || !link)
+		return;
+	engine->far.told = now;
+	far_verbs->credit(link, VERBS_NOW);
+}
+
+/* The queue pair of the peer has broken: it goes on at `from`. What is in the ring comes first. */
+static void resumes(struct conn *conn, struct engine *engine, uint64_t from)
+{
+	struct lane *in = lane_of(engine);
+	struct verbs_conn *link = far_link(conn);
+	uint64_t here;
+
+	if (link)
+		far_verbs->give_up(link);
+	far_is_up(conn, engine);
+	look_at_moves(conn, engine);
+	here = atomic_load(&in->shared->received) + lane_unread_all(in);
+	if (from > here) {
+		engine->far.nonsense = true;
+		return;
+	}
+	engine->far.skip = here - from;
+	engine->far.expects = false;
+	engine->far.left = 0;
+	lane_leave(in);
+	log_info("a peer on another host goes on over TCP: %llu bytes again", (unsigned long long)engine->far.skip);
+}
+
+/* At the front of the stream there is a frame, or its beginning. */
+static void take_frame(struct conn *conn, struct engine *engine, int fd)
+{
+	uint8_t frame[FAR_FRAME_BYTES];
+	uint64_t from = 0;
+
+	if (peek(engine, fd, frame, sizeof(frame)) != sizeof(frame))
+		return;
+	if (frame[0] != FAR_CODE_RESUME(lane_of(engine)->passed_codes)) {
+		engine->far.nonsense = true;
+		return;
+	}
+	for (int i = 0; i < 8; i++)
+		from |= (uint64_t)frame[1 + i] << 8 * i;
+	take_control(engine, fd, sizeof(frame));
+	resumes(conn, engine, from);
+}
+
+/* Nothing has come behind the TAKEOVER: whether the peer has given it up, and goes on by raw bytes, shows by their first. */
+static bool is_void(const struct engine *engine, uint8_t first)
+{
+	const struct lane *in = &engine->channel.in;
+
+	return engine->far.looked == engine->far.entered && atomic_load(&in->shared->head) == engine->far.entered &&
+	       first != FAR_CODE_RESUME(in->passed_codes);
+}
+
+/* The lane is on the ring: what is in the stream are doorbells, as many as are there, and what ends the lane. */
+static void look_at_ring_stream(struct conn *conn, struct engine *engine, int fd)
+{
+	struct lane *in = lane_of(engine);
+	uint8_t bytes[LOOK_BYTES];
+	long got, bells = 0;
+
+	if (engine->far.left) {
+		atomic_store(&in->shared->bells, atomic_load(&in->shared->bells_seen) +
+							 (uint32_t)(engine->far.left_bells -
+								    (uint32_t)atomic_load(&in->shared->bells_seen)));
+		return;
+	}
+	got = peek(engine, fd, bytes, sizeof(bytes));
+	while (bells < got && bytes[bells] == FAR_CODE_BELL(in->passed_codes))
+		bells++;
+	atomic_store(&in->shared->bells, atomic_load(&in->shared->bells_seen) + (uint64_t)bells);
+	if (bells || got <= 0)
+		return;
+	if (is_void(engine, bytes[0]))
+		atomic_store(&in->shared->from_ring, 0);
+	else
+		take_frame(conn, engine, fd);
+}
+
+/* Behind a SWITCH, whose doorbells are taken. */
+static void look_behind_switch(struct conn *conn, struct engine *engine, int fd)
+{
+	uint8_t first;
+
+	if (atomic_load(&lane_of(engine)->shared->bells_skip) || peek(engine, fd, &first, 1) != 1)
+		return;
+	if (first == FAR_CODE_GO(lane_of(engine)->passed_codes)) {
+		take_control(engine, fd, 1);
+		engine->far.expects = false;
+	} else {
+		take_frame(conn, engine, fd);
+	}
+}
+
+/* Bytes that came by the ring, too. */
+static void skip(struct engine *engine, int fd)
+{
+	uint8_t scrap[SCRAP_BYTES];
+
+	while (engine->far.skip) {
+		long part = engine->far.skip < sizeof(scrap) ? (long)engine->far.skip : (long)sizeof(scrap);
+		long got = sys_call(SYS_recvfrom, fd, (long)scrap, part, MSG_DONTWAIT, 0, 0);
+
+		if (got <= 0)
+			return;
+		engine->far.skip -= (uint64_t)got;
+	}
+}
+
+int far_look_there(struct conn *conn, struct engine *engine, int fd)
+{
+	struct far_part *far = &engine->far;
+	struct lane *in = lane_of(engine);
+
+	far_poll(conn, engine);
+	far_is_up(conn, engine);
+	look_at_moves(conn, engine);
+	tell_reader(conn, engine);
+	if (far->left && atomic_load(&in->shared->head) >= far->left && !from_ring(engine)) {
+		far->left = 0;
+		far->expects = true;
+	}
+	if (far->expects)
+		look_behind_switch(conn, engine, fd);
+	else if (from_ring(engine) && !lane_has_left(in))
+		look_at_ring_stream(conn, engine, fd);
+	if (far->skip)
+		skip(engine, fd);
+	return far->nonsense ? -ECONNRESET : 0;
+}
+
+/* One that the peer has sent before it knew. */
+static void await_last_bell(struct engine *engine, int fd)
+{
+	const struct lane_shared *in = lane_of(engine)->shared;
+	struct pollfd look = { .fd = fd, .events = POLLIN };
+
+	if (atomic_load(&in->waits) & 1 && atomic_load(&in->tail) != engine->far.armed_at &&
+	    atomic_load(&in->bells_seen) == engine->far.armed_bells)
+		sys_call(SYS_poll, (long)&look, 1, BELL_ARRIVES_MS, 0, 0, 0);
+}
+
+void far_says_bye(struct conn *conn, struct engine *engine, int fd)
+{
+	struct verbs_conn *link = far_link(conn);
+	uint64_t until = clock_now() + FAR_ANSWER_NS;
+
+	if (!far_is(engine))
+		return;
+	lane_reads(lane_of(engine), false);
+	if (link && atomic_load(&engine->far.state) == FAR_UP) {
+		tell_reader(conn, engine);
+		while (!far_verbs->flushed(link) && clock_now() < until)
+			far_sleep(conn, 1);
+	}
+	await_last_bell(engine, fd);
+	far_look(conn, engine, fd);
+}
+
+bool far_is_control_there(const struct engine *engine)
+{
+	return (from_ring(engine) && !lane_has_left(&engine->channel.in)) || engine->far.expects || engine->far.skip;
+}
+
+bool far_is_cut(const struct engine *engine)
+{
+	return far_is(engine) && ((from_ring(engine) && !lane_has_left(&engine->channel.in)) || engine->far.skip);
+}
+
+void far_took_there(struct conn *conn)
+{
+	struct verbs_conn *link = far_link(conn);
+
+	if (link)
+		far_verbs->credit(link, 0);
+}
+
+bool far_arm(struct conn *conn, struct engine *engine)
+{
+	struct lane *in = lane_of(engine);
+	struct verbs_conn *link = far_link(conn);
+	uint32_t waits = atomic_load(&in->shared->waits);
+
+	if (!link || atomic_load(&engine->far.state) != FAR_UP)
+		return lane_is_empty(in);
+	look_at_moves(conn, engine);
+	/* Said once for each time that it was heard: the last word stands until there is more. */
+	if (!(waits & 1) || atomic_load(&in->shared->seen) != engine->far.armed_at ||
+	    atomic_load(&in->shared->bells_seen) != engine->far.armed_bells) {
+		atomic_store(&in->shared->waits, waits + (waits & 1 ? 2 : 1));
+		engine->far.armed_at = atomic_load(&in->shared->seen);
+		engine->far.armed_bells = atomic_load(&in->shared->bells_seen);
+		far_verbs->credit(link, VERBS_NOW | VERBS_SOLICITED);
+	}
+	far_poll(conn, engine);
+	return lane_is_empty(in);
+}

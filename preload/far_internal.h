@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT */
+/* What the files of far.h share. Locks: an engine's before the agent's. */
+#ifndef ZC_PRELOAD_FAR_INTERNAL_H
+#define ZC_PRELOAD_FAR_INTERNAL_H
+
+#include "preload/far.h"
+#include "rdma/verbs.h"
+
+/* Of lane.codes. */
+#define FAR_CODE_BELL(codes) ((uint8_t)(codes))
+#define FAR_CODE_GO(codes) ((uint8_t)((codes) >> 8))
+#define FAR_CODE_RESUME(codes) ((uint8_t)((codes) >> 16))
+
+#define FAR_ANSWER_NS (50 * NS_PER_MS) /* for the peer's word; then it is given up */
+
+/* What one process has of a connection's queue pair. Made by the agent, used under the engine's locks. */
+struct far {
+	struct far *next; /* among those to be buried */
+	struct conn *conn;
+	struct verbs_conn *_Atomic link;
+	struct verbs_listener *listener;
+	struct channel channel;
+	_Atomic bool asked; /* by a data call: to be reached */
+	_Atomic bool stuck; /* bytes are put that the device did not take: the agent pushes */
+	/* The agent's: */
+	uint32_t tries;
+	uint64_t since; /* ns: of the present try */
+};
+
+extern const struct verbs_table *far_verbs; /* NULL until the agent has it */
+
+static inline struct verbs_conn *far_link(const struct conn *conn)
+{
+	return conn->far ? atomic_load_explicit(&conn->far->link, memory_order_acquire) : NULL;
+}
+
+/*
+ * Finds out whether the queue pair has broken, and then waits until nothing comes from it any more. Under one of the engine's locks.
+ * Returns whether it is up.
+ */
+bool far_is_up(struct conn *conn, struct engine *engine);
+
+/* The agent: it is to look; it can't be had any more; it is to look when the descriptor is readable. */
+void far_kick(void);
+bool far_failed(void);
+void far_watch(struct far *far, int fd);
+
+/* The agent's steps: loads the plug-in; a connection to be reached; somebody may have come to an offer; the queue pair is opening. */
+bool far_load(void);
+void far_try_to_reach(struct conn *conn, struct engine *engine, struct far *far);
+void far_take_visitor(struct conn *conn, struct engine *engine, struct far *far);
+void far_meet_step(struct conn *conn, struct engine *engine, struct far *far);
+void far_drop_link(struct far *far);
+
+/* A step of the sender's, for the agent. Under the lock `out`. */
+void far_step_out(struct conn *conn, struct engine *engine, int fd);
+
+/* What a control byte or a frame adds to the TCP stream counts as doorbells. Returns bytes that the kernel took, or -errno. */
+long far_send_control(struct engine *engine, int fd, const uint8_t *bytes, size_t count);
+
+#endif

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: MIT */
+/* The queue pair of far.h: whether there can be one, the plug-in, and what is asked of it. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/sys.h"
+#include "preload/evict.h"
+#include "preload/far_internal.h"
+#include "preload/guest.h"
+
+#define DEVICES "/sys/class/infiniband"
+#define DEVICES_AGAIN_NS NS_PER_SEC
+#define SETTLE_MS 1000
+
+const struct verbs_table *far_verbs;
+
+static bool devices_are_there(void)
+{
+	char entries[1024];
+	long fd = sys_call(SYS_openat, AT_FDCWD, (long)DEVICES, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0, 0, 0);
+	long got;
+
+	if (fd < 0)
+		return false;
+	got = sys_call(SYS_getdents64, fd, (long)entries, sizeof(entries), 0, 0, 0);
+	sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
+	return got > 64; /* more than . and .. */
+}
+
+bool far_possible(const struct conn *conn)
+{
+	static _Atomic uint64_t looked;
+	static _Atomic bool there;
+	uint64_t before = atomic_load(&looked), now;
+
+	if (settings.transport == TRANSPORT_CMA || settings.transport == TRANSPORT_NONE ||
+	    (conn->policy == PATH_AUTO && settings.transport != TRANSPORT_VERBS) || guest_sandboxed() || far_failed())
+		return false;
+	now = clock_now();
+	if ((!before || now - before > DEVICES_AGAIN_NS) && atomic_compare_exchange_strong(&looked, &before, now))
+		atomic_store(&there, devices_are_there());
+	return atomic_load(&there);
+}
+
+/* Looks for the plug-in where this library is, and where it was built; then where the loader looks. */
+static void *open_plug_in(void)
+{
+	static const char *const places[] = { "", "../rdma/" };
+	/* Its own calls are libc's, not ours. */
+	const int how = RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND;
+	char path[4096];
+	void *found = NULL;
+	Dl_info self;
+	const char *slash;
+
+	if (dladdr((void *)devices_are_there, &self) && self.dli_fname && (slash = strrchr(self.dli_fname, '/'))) {
+		for (size_t i = 0; i < 2 && !found; i++) {
+			snprintf(path, sizeof(path), "%.*s/%s" VERBS_LIBRARY, (int)(slash - self.dli_fname),
+				 self.dli_fname, places[i]);
+			found = dlopen(path, how);
+		}
+	}
+	return found ? found : dlopen(VERBS_LIBRARY, how);
+}
+
+bool far_load(void)
+{
+	void *plug_in = open_plug_in();
+	const struct verbs_table *found = plug_in ? dlsym(plug_in, VERBS_SYMBOL) : NULL;
+
+	if (!found || found->version != VERBS_TABLE_VERSION || found->bytes != sizeof(*found)) {
+		log_info("no transport between hosts: %s", plug_in ? "another version of " VERBS_LIBRARY : dlerror());
+		return false;
+	}
+	found->set_owner(table_own_keep, table_own_drop); /* they outlive closefrom() and the like */
+	far_verbs = found;
+	return true;
+}
+
+void far_poll_there(struct conn *conn, const struct engine *engine)
+{
+	struct verbs_conn *link = far_link(conn);
+
+	/* Of a broken one the last word has been taken: what comes later would not be in its count. */
+	if (link && atomic_load_explicit(&engine->far.state, memory_order_relaxed) == FAR_UP)
+		far_verbs->poll(link);
+}
+
+/* Waits until what was under way has come or has failed to. Returns false if it does neither. */
+static bool settles(struct verbs_conn *link)
+{
+	struct verbs_positions at = { .settled = false };
+	struct pollfd look = { .fd = far_verbs->fd(link), .events = POLLIN };
+
+	for (int ms = 0; ms < SETTLE_MS; ms++) {
+		far_verbs->positions(link, &at);
+		if (at.settled)
+			return true;
+		far_verbs->arm(link, VERBS_IN);
+		sys_call(SYS_poll, (long)&look, 1, 1, 0, 0, 0);
+	}
+	return false;
+}
+
+bool far_is_up(struct conn *conn, struct engine *engine)
+{
+	struct verbs_conn *link = far_link(conn);
+	int up = FAR_UP;
+	enum verbs_trouble why;
+
+	if (atomic_load(&engine->far.state) != FAR_UP)
+		return false;
+	if (link && far_verbs->state(link, &why) == VERBS_UP)
+		return true;
+	/* A device that may write yet could add to what is counted as here: nobody could tell what is missing. */
+	if (link && !settles(link) && !atomic_exchange(&engine->far.nonsense, true))
+		evict_reset(conn, conn_fd(conn));
+	if (atomic_compare_exchange_strong(&engine->far.state, &up, FAR_BROKEN)) {
+		stats_reason(conn->slot, REASON_RDMA_BROKEN);
+		if (link)
+			log_info("RDMA has broken: %s", far_verbs->tell(why));
+		far_kick();
+	}
+	return false;
+}
+
+void far_wait(struct conn *conn, int fd)
+{
+	uint64_t until = clock_now() + (uint64_t)settings.rdma_wait_ms * NS_PER_MS;
+	struct engine *engine = engine_enter(conn, fd);
+	struct pollfd look = { .fd = fd, .events = POLLOUT };
+
+	if (!engine)
+		return;
+	/* Under way: there is no peer yet. */
+	while (sys_call(SYS_poll, (long)&look, 1, 0, 0, 0, 0) == 1 && atomic_load(&engine->state) == ENGINE_APART &&
+	       (!engine->names.peer.ss_family || !meet_is_local(&engine->names)) && clock_now() < until) {
+		engine->next_try = 0;
+		engine_step(conn, engine, fd);
+		sys_call(SYS_poll, 0, 0, 1, 0, 0, 0);
+	}
+	engine_leave(conn);
+}
+
+void far_sleep(struct conn *conn, int ms)
+{
+	struct verbs_conn *link = far_link(conn);
+	struct pollfd look = { .events = POLLIN };
+
+	if (link) {
+		look.fd = far_verbs->fd(link);
+		if (!far_verbs->arm(link, VERBS_IN | VERBS_OUT | VERBS_SENT))
+			return;
+	}
+	if (sys_call(SYS_poll, (long)&look, link ? 1 : 0, ms, 0, 0, 0) > 0) {
+		far_verbs->woke(link);
+		far_kick(); /* the event may have been what the agent sleeps for, and there is no other */
+	}
+}
+
+void far_give_up(struct conn *conn, struct engine *engine)
+{
+	struct verbs_conn *link = far_link(conn);
+
+	if (link)
+		far_verbs->give_up(link);
+	far_is_up(conn, engine);
+}

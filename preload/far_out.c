@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: MIT */
+/* The sending side of far.h. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/time.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/sys.h"
+#include "preload/engine_in.h"
+#include "preload/engine_out.h"
+#include "preload/evict.h"
+#include "preload/far_internal.h"
+#include "preload/send.h"
+#include "preload/signals.h"
+#include "rdma/verbs_replay.h"
+
+#define SPIN_NS 20000
+#define RESEND_BYTES 65536
+#define SETTLE_NS NS_PER_SEC
+
+static struct lane_shared *shared_of(const struct engine *engine)
+{
+	return engine->channel.out.shared;
+}
+
+bool far_is_between(const struct engine *engine)
+{
+	return engine->far.out != FAR_OUT_FREE;
+}
+
+uint8_t far_bell(const struct engine *engine)
+{
+	return FAR_CODE_BELL(engine->channel.out.codes);
+}
+
+/* Three values that differ from each other and from the first byte that may follow in their place. */
+static uint32_t choose_codes(uint8_t first)
+{
+	uint32_t codes = 0;
+	uint8_t value = first;
+
+	for (int i = 0; i < 3; i++)
+		codes |= (uint32_t)(uint8_t)(value += 85) << 8 * i;
+	return codes;
+}
+
+long far_send_control(struct engine *engine, int fd, const uint8_t *bytes, size_t count)
+{
+	long rc = sys_call(SYS_sendto, fd, (long)bytes, (long)count, MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0);
+
+	if (rc > 0)
+		atomic_fetch_add(&shared_of(engine)->bells, (uint64_t)rc);
+	far_keep_error(engine, rc);
+	return rc;
+}
+
+/* A broken pipe is told again and again, with its signal. */
+void far_keep_error(struct engine *engine, long rc)
+{
+	if (rc < 0 && rc != -EAGAIN && rc != -EINTR && rc != -EPIPE)
+		atomic_store(&engine->far.error, (int)rc);
+}
+
+int far_take_error(struct engine *engine)
+{
+	return atomic_load_explicit(&engine->far.error, memory_order_relaxed) ? atomic_exchange(&engine->far.error, 0) :
+										0;
+}
+
+void far_push(struct conn *conn, struct engine *engine)
+{
+	struct verbs_conn *link = far_link(conn);
+	unsigned int how = engine->far.out == FAR_OUT_FREE ? 0 : VERBS_SOLICITED;
+
+	if (!link || atomic_load(&engine->far.state) != FAR_UP)
+		return;
+	if (far_verbs->push(link, how) > 0 && !atomic_exchange(&conn->far->stuck, true))
+		far_kick();
+}
+
+static void awaits(struct engine *engine, enum far_out out)
+{
+	engine->far.out = out;
+	engine->far.confirm = atomic_load(&shared_of(engine)->tail);
+	engine->far.since = clock_now();
+}
+
+void far_leaves(struct conn *conn, struct engine *engine)
+{
+	awaits(engine, FAR_OUT_LEAVES);
+	far_push(conn, engine);
+}
+
+void far_hear(struct conn *conn, struct engine *engine)
+{
+	struct lane_shared *out = shared_of(engine);
+	uint32_t waits;
+
+	far_poll(conn, engine);
+	if (!atomic_load(&out->reader))
+		return; /* it is about to close */
+	waits = atomic_load(&out->waits);
+	if (atomic_load(&out->seen) == atomic_load(&out->tail))
+		return; /* there is nothing to ring for */
+	if (!(waits & 1) || waits == engine->far.rung)
+		return;
+	engine->far.rung = waits;
+	atomic_store(&out->armed, 1);
+}
+
+/* The queue pair has broken: what the peer has not confirmed goes by TCP. */
+static void owes(struct engine *engine)
+{
+	struct far_part *far = &engine->far;
+	struct lane_shared *out = shared_of(engine);
+	uint64_t from = atomic_load(&out->received), to = atomic_load(&out->sent);
+
+	atomic_store(&out->on_ring, 0);
+	far->out = FAR_OUT_OWES;
+	if (!atomic_load(&out->reader)) { /* it has closed: nothing is received any more */
+		far->resend_at = far->resend_to = to;
+		far->frame_left = 0;
+		return;
+	}
+	/* All before the TAKEOVER is there, and may be unread yet. */
+	from = from > far->entry_at ? from : far->entry_at;
+	from = from < to ? from : to;
+	far->resend_at = from;
+	far->resend_to = to;
+	engine->ring_bytes -= to - from;
+	far->frame[0] = FAR_CODE_RESUME(engine->channel.out.codes);
+	for (int i = 0; i < 8; i++)
+		far->frame[1 + i] = (uint8_t)(from >> 8 * i);
+	far->frame_left = FAR_FRAME_BYTES;
+}
+
+/* A TAKEOVER that was not answered: nothing is behind it, and nobody knows of it who matters. */
+static void did_not_enter(struct engine *engine)
+{
+	atomic_store(&shared_of(engine)->on_ring, 0);
+	engine->far.out = FAR_OUT_FREE;
+	engine->far.was_void = true;
+	engine->far.void_at = atomic_load(&shared_of(engine)->sent);
+}
+
+/* A program whose send would have waited may come with other bytes the next time: they must not be taken for what they are not. */
+static bool is_mistakable(const struct engine *engine, uint8_t first)
+{
+	uint32_t codes = engine->channel.out.codes;
+
+	return engine->far.was_void && engine->far.void_at == atomic_load(&engine->channel.out.shared->sent) &&
+	       (first == FAR_CODE_RESUME(codes) || first == FAR_CODE_BELL(codes));
+}
+
+/* Sends of the rest what the kernel takes. Returns 0 when there is no more, -EAGAIN or another -errno. */
+static long resend_bytes(struct engine *engine, int fd)
+{
+	struct far_part *far = &engine->far;
+	uint8_t *room = sys_map(RESEND_BYTES, MAP_PRIVATE);
+	long rc = room ? 0 : -EAGAIN;
+
+	while (!rc && far->resend_at != far->resend_to) {
+		const struct verbs_entry entry = { far->entry, far->entry_at };
+		ssize_t bytes = verbs_replay(&engine->channel.out, &entry, far->resend_at, room, RESEND_BYTES);
+
+		if (bytes <= 0) {
+			rc = -EPROTO;
+			break;
+		}
+		rc = sys_call(SYS_sendto, fd, (long)room, bytes, MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0);
+		if (rc > 0)
+			far->resend_at += (uint64_t)rc;
+		far_keep_error(engine, rc);
+		rc = rc < 0 ? rc : 0;
+	}
+	if (room)
+		sys_call(SYS_munmap, (long)room, RESEND_BYTES, 0, 0, 0, 0);
+	return rc;
+}
+
+static void resend(struct conn *conn, struct engine *engine, int fd)
+{
+	struct far_part *far = &engine->far;
+	long rc = 0;
+
+	while (far->frame_left && rc >= 0) {
+		rc = far_send_control(engine, fd, far->frame + FAR_FRAME_BYTES - far->frame_left, far->frame_left);
+		far->frame_left -= rc > 0 ? (uint32_t)rc : 0;
+	}
+	if (rc >= 0)
+		rc = resend_bytes(engine, fd);
+	if (rc == -EAGAIN)
+		return;
+	if (rc == -EPROTO)
+		evict_reset(conn, fd);
+	far->out = FAR_OUT_FREE; /* also after an error: the program's next call meets it */
+	engine_restore_options(engine, fd);
+}
+
+void far_step_out(struct conn *conn, struct engine *engine, int fd)
+{
+	struct far_part *far = &engine->far;
+	bool up = far_is_up(conn, engine);
+	uint8_t go = FAR_CODE_GO(engine->channel.out.codes);
+	bool confirmed = atomic_load(&shared_of(engine)->seen) >= far->confirm;
+
+	if (far->out == FAR_OUT_ENTERS && confirmed)
+		far->out = FAR_OUT_FREE;
+	else if (far->out == FAR_OUT_ENTERS && !up) {
+		did_not_enter(engine);
+		engine_restore_options(engine, fd);
+	} else if (far->out == FAR_OUT_LEAVES && confirmed && far_send_control(engine, fd, &go, 1) != -EAGAIN)
+		far->out = FAR_OUT_FREE;
+	else if (!up && ((far->out == FAR_OUT_LEAVES && !confirmed) || atomic_load(&shared_of(engine)->on_ring)))
+		owes(engine);
+	if (far->out == FAR_OUT_OWES)
+		resend(conn, engine, fd);
+}
+
+/* Waits for a moment, as the state wants it. Under no lock. */
+static void wait_a_moment(struct conn *conn, enum far_out out, int fd, uint64_t since)
+{
+	struct pollfd look = { .fd = fd, .events = POLLOUT };
+
+	if (out == FAR_OUT_OWES)
+		sys_call(SYS_poll, (long)&look, 1, 10, 0, 0, 0);
+	else if (clock_now() - since < SPIN_NS)
+		for (int i = 0; i < 64; i++)
+			cpu_relax();
+	else
+		far_sleep(conn, 1);
+}
+
+/* Until when a send may wait for room. */
+static uint64_t send_deadline(int fd, int flags)
+{
+	struct timeval limit = { 0 };
+	socklen_t bytes = sizeof(limit);
+	uint64_t ns;
+
+	if (!conn_waits(fd, flags))
+		return 0;
+	sys_call(SYS_getsockopt, fd, SOL_SOCKET, SO_SNDTIMEO, (long)&limit, (long)&bytes, 0);
+	ns = (uint64_t)limit.tv_sec * NS_PER_SEC + (uint64_t)limit.tv_usec * NS_PER_US;
+	return ns ? clock_now() + ns : UINT64_MAX;
+}
+
+/*
+ * Steps on until the lane is in one place. Under no lock. Returns 0; or, where what the queue pair owes is still to be sent, -EAGAIN
+ * or -EINTR.
+ */
+static int reach_place(struct conn *conn, struct engine *engine, int fd, int flags)
+{
+	uint32_t before = signals_end_calls;
+	uint64_t until = UINT64_MAX;
+	bool asked = false;
+	struct lock_hold hold;
+
+	for (;;) {
+		enum far_out out;
+		uint64_t since;
+
+		if (!lock_take(&engine->out, &hold))
+			return 0;
+		far_step_out(conn, engine, fd);
+		out = engine->far.out;
+		since = engine->far.since;
+		lock_give(&engine->out, &hold);
+		if (out == FAR_OUT_FREE)
+			return 0;
+		if (out == FAR_OUT_OWES && !asked)
+			until = send_deadline(fd, flags);
+		asked |= out == FAR_OUT_OWES;
+		if (out == FAR_OUT_OWES && (!until || clock_now() > until)) {
+			atomic_fetch_add(&engine->raw_refused,
+					 1); /* there is an edge to come, and it is the program's */
+			return -EAGAIN;
+		}
+		if (out == FAR_OUT_OWES && signals_end_calls != before)
+			return -EINTR;
+		if (out != FAR_OUT_OWES && clock_now() - since > FAR_ANSWER_NS)
+			far_give_up(conn, engine);
+		wait_a_moment(conn, out, fd, since);
+	}
+}
+
+int far_before_send(struct conn *conn, struct engine *engine, int fd, uint8_t first, int flags)
+{
+	struct lock_hold hold;
+	bool enters = false;
+	int rc;
+
+	if (lock_take(&engine->out, &hold)) {
+		far_step_out(conn, engine, fd);
+		if (is_mistakable(engine, first))
+			evict_reset(conn, fd);
+		if (!far_is_between(engine) && !atomic_load(&shared_of(engine)->on_ring) &&
+		    atomic_load(&engine->far.state) == FAR_UP) {
+			engine->channel.out.codes = choose_codes(first);
+			enters = engine_enter_ring(conn, engine, fd);
+		}
+		if (enters) {
+			awaits(engine, FAR_OUT_ENTERS);
+			engine->far.entry = engine->far.confirm;
+			engine->far.entry_at = atomic_load(&shared_of(engine)->sent);
+			far_push(conn, engine);
+		}
+		enters = far_is_between(engine);
+		lock_give(&engine->out, &hold);
+	}
+	rc = enters ? reach_place(conn, engine, fd, flags) : 0;
+	return rc ? rc : far_take_error(engine);
+}
+
+int far_before_raw(struct conn *conn, struct engine *engine, int fd, int flags)
+{
+	struct lock_hold hold;
+	int rc;
+
+	if (lock_take(&engine->out, &hold)) {
+		engine_switch_back(conn, engine, fd);
+		lock_give(&engine->out, &hold);
+	}
+	rc = reach_place(conn, engine, fd, flags);
+	return rc ? rc : far_take_error(engine);
+}
+
+void far_part_ways(struct conn *conn, struct engine *engine, int fd)
+{
+	struct lock_hold hold;
+
+	far_give_up(conn, engine);
+	if (lock_take(&engine->out, &hold)) {
+		far_step_out(conn, engine, fd);
+		lock_give(&engine->out, &hold);
+	}
+}
+
+int far_settle_out(struct conn *conn, struct engine *engine, int fd)
+{
+	uint64_t until = clock_now() + SETTLE_NS;
+	struct pollfd look = { .fd = fd, .events = POLLOUT };
+	int rc;
+
+	while ((rc = far_before_raw(conn, engine, fd, MSG_DONTWAIT)) == -EAGAIN) {
+		if (clock_now() > until)
+			return -ETIMEDOUT;
+		sys_call(SYS_poll, (long)&look, 1, 10, 0, 0, 0);
+	}
+	far_keep_error(engine, rc);
+	return 0;
+}

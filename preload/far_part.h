@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: MIT */
+/* What an engine keeps of a peer on another host (far.h). */
+#ifndef ZC_PRELOAD_FAR_PART_H
+#define ZC_PRELOAD_FAR_PART_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum far_state {
+	FAR_NONE,   /* the peer is on this host, or there is no RDMA here, or no peer that has it */
+	FAR_APART,  /* may be reached by RDMA */
+	FAR_UP,	    /* there is a queue pair */
+	FAR_BROKEN, /* there was one: each lane goes back to TCP by itself */
+};
+
+enum far_out {
+	FAR_OUT_FREE,	/* as the lane says */
+	FAR_OUT_ENTERS, /* a TAKEOVER is put and not answered */
+	FAR_OUT_LEAVES, /* a SWITCH is put, not answered, or FAR_GO is not sent yet */
+	FAR_OUT_OWES,	/* the queue pair has broken: FAR_RESUME and what follows are still to be sent */
+};
+
+#define FAR_FRAME_BYTES 9 /* FAR_RESUME: its code, and a position, little endian */
+
+/* A part of the engine, shared over fork like it. */
+struct far_part {
+	_Atomic int state;  /* enum far_state */
+	_Atomic int error;  /* of the socket, used up by a call of ours; 0: none */
+	_Atomic int seeker; /* the process that tries to reach the peer; 0: none */
+	/* Under the lock `out`. */
+	enum far_out out;
+	uint64_t confirm;	  /* ring position that the peer has to have seen */
+	uint64_t since;		  /* ns: since when it is waited for */
+	uint32_t rung;		  /* of the peer's `waits`: answered by a doorbell */
+	uint64_t entry, entry_at; /* behind the last TAKEOVER: ring position, and the stream's */
+	uint64_t resend_at;	  /* OWES: stream position of the next byte */
+	uint64_t resend_to;
+	uint64_t void_at; /* where a TAKEOVER that has not happened was */
+	bool was_void;
+	uint8_t frame[FAR_FRAME_BYTES];
+	uint32_t frame_left;
+	/* Under the lock `in`. */
+	uint64_t looked;  /* ring position up to which the moves are known */
+	uint64_t entered; /* behind the last TAKEOVER; nothing is behind it as long as the ring ends there */
+	uint64_t armed_at, armed_bells; /* what was seen when it was told last that somebody waits */
+	uint32_t told;			/* of reader and raw */
+	bool owes_word;			/* that a move is known */
+	uint64_t left;			/* behind the last SWITCH; 0: none that was not passed */
+	uint32_t left_bells;
+	bool expects;  /* behind a SWITCH: FAR_GO or FAR_RESUME is next in the stream */
+	uint64_t skip; /* bytes of the stream that are here already */
+	_Atomic bool
+		nonsense; /* the peer has sent what can't be, or what is here can't be told: the connection is over */
+};
+
+#endif

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What calls of a program do where a queue pair has broken and the peer takes nothing from the TCP stream, or nothing comes to rest:
+ * both ends are here, met as on one host, and one is told that its peer is on another.
+ */
+#define _GNU_SOURCE
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+
+#include "met_testing.h"
+#include "preload/engine_out.h"
+#include "preload/far_internal.h"
+#include "preload/signals.h"
+
+static struct engine *engine_of(int end)
+{
+	return atomic_load(&conns[end]->engine);
+}
+
+/* The connecting end has bytes to send again, and there is no room for them. */
+static void owe(void)
+{
+	char much[65536] = { 0 };
+
+	assert_int_equal(send_whole(0, "lost"), 4);
+	while (real.send(ends[0], much, sizeof(much), MSG_DONTWAIT) > 0)
+		;
+	assert_int_equal(errno, EAGAIN);
+	atomic_store(&engine_of(0)->far.state, FAR_BROKEN);
+}
+
+static int raw_error(int flags)
+{
+	__attribute__((cleanup(engine_raw_ends))) struct engine_raw raw = engine_raw_begins(conns[0], ends[0], flags);
+
+	return raw.error;
+}
+
+static void send_that_must_not_wait_does_not_for_what_is_owed(void **state)
+{
+	uint32_t refused = 0;
+
+	owe();
+	engine_was_refused(engine_of(0), &refused);
+	assert_int_equal(raw_error(MSG_DONTWAIT), -EAGAIN);
+	assert_true(engine_was_refused(engine_of(0), &refused));
+	assert_int_equal(send_whole(0, "more"), -EAGAIN);
+}
+
+static void send_waits_no_longer_than_its_time_for_what_is_owed(void **state)
+{
+	struct timeval limit = { .tv_usec = 20000 };
+
+	owe();
+	assert_int_equal(setsockopt(ends[0], SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)), 0);
+	assert_int_equal(raw_error(0), -EAGAIN);
+}
+
+static void note_signal(int number)
+{
+	signals_end_calls++;
+}
+
+static void signal_ends_a_send_that_waits_for_what_is_owed(void **state)
+{
+	struct itimerval soon = { .it_value.tv_usec = 20000 };
+
+	owe();
+	signal(SIGALRM, note_signal);
+	assert_int_equal(setitimer(ITIMER_REAL, &soon, NULL), 0);
+	assert_int_equal(raw_error(0), -EINTR);
+	signal(SIGALRM, SIG_DFL);
+}
+
+static void send_that_must_not_wait_does_not_sleep_for_room(void **state)
+{
+	struct patience patience = { .bytes = 1, .far = conns[0] };
+	struct rusage before, after;
+
+	getrusage(RUSAGE_THREAD, &before);
+	while (engine_has_patience(lane_from(0), &patience))
+		;
+	getrusage(RUSAGE_THREAD, &after);
+	assert_int_equal(after.ru_nvcsw, before.ru_nvcsw);
+}
+
+/* Of the accepting end. */
+static void die_with_a_reset(void)
+{
+	struct linger reset = { 1, 0 };
+
+	setsockopt(ends[1], SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+	shutdown(ends[1], SHUT_RD);
+	dup2(ends[0], ends[1]);
+}
+
+/* As the agent does. */
+static void meet_the_error(void)
+{
+	struct lock_hold hold;
+
+	assert_int_equal(send_whole(0, "lost"), 4);
+	atomic_store(&engine_of(0)->far.state, FAR_BROKEN);
+	die_with_a_reset();
+	assert_true(lock_take(&engine_of(0)->out, &hold));
+	far_step_out(conns[0], engine_of(0), ends[0]);
+	lock_give(&engine_of(0)->out, &hold);
+}
+
+static void error_that_the_agent_has_met_is_the_next_send_s(void **state)
+{
+	meet_the_error();
+	assert_int_equal(send_whole(0, "more"), -ECONNRESET);
+	assert_int_equal(send_whole(0, "more"), -EPIPE);
+}
+
+static void error_that_the_agent_has_met_is_the_next_receive_s(void **state)
+{
+	char byte;
+
+	meet_the_error();
+	/* The peer's lane is TCP's by now. */
+	lane_leave(&engine_of(0)->channel.in);
+	assert_int_equal(receive_some(0, &byte, 1, 0), -ECONNRESET);
+	assert_int_equal(receive_some(0, &byte, 1, 0), 0);
+}
+
+/* A device that has broken, and never says what has become of what was under way. No real one can be made to. */
+static enum verbs_state broken(struct verbs_conn *conn, enum verbs_trouble *trouble)
+{
+	*trouble = VERBS_DEVICE_GONE;
+	return VERBS_BROKEN;
+}
+
+static void unsettled(struct verbs_conn *conn, struct verbs_positions *out)
+{
+	*out = (struct verbs_positions){ .settled = false };
+}
+
+static int no_fd(const struct verbs_conn *conn)
+{
+	return -1;
+}
+
+static bool never(struct verbs_conn *conn, unsigned int what)
+{
+	return true;
+}
+
+static int polls;
+
+static int count_polls(struct verbs_conn *conn)
+{
+	polls++;
+	return 0;
+}
+
+static const char *tell(enum verbs_trouble trouble)
+{
+	return "";
+}
+
+static void device_that_does_not_settle_resets_the_connection(void **state)
+{
+	static const struct verbs_table device = {
+		.state = broken,
+		.positions = unsettled,
+		.fd = no_fd,
+		.arm = never,
+		.poll = count_polls,
+		.tell = tell,
+	};
+	struct far far = { .conn = conns[0], .link = (struct verbs_conn *)&device };
+	char byte;
+
+	far_verbs = &device;
+	conns[0]->far = &far;
+	atomic_store(&engine_of(0)->far.state, FAR_UP);
+	assert_false(far_is_up(conns[0], engine_of(0)));
+	polls = 0;
+	far_poll(conns[0], engine_of(0));
+	assert_int_equal(polls, 0);
+	conns[0]->far = NULL;
+	assert_int_equal(receive_some(0, &byte, 1, 0), -ECONNRESET);
+	assert_int_equal(recv(ends[1], &byte, 1, 0), -1);
+	assert_int_equal(errno, ECONNRESET);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+#define CASE(name) cmocka_unit_test_setup_teardown(name, connect_ends, close_ends)
+		CASE(send_that_must_not_wait_does_not_for_what_is_owed),
+		CASE(send_waits_no_longer_than_its_time_for_what_is_owed),
+		CASE(signal_ends_a_send_that_waits_for_what_is_owed),
+		CASE(send_that_must_not_wait_does_not_sleep_for_room),
+		CASE(error_that_the_agent_has_met_is_the_next_send_s),
+		CASE(error_that_the_agent_has_met_is_the_next_receive_s),
+		CASE(device_that_does_not_settle_resets_the_connection),
+	};
+#undef CASE
+
+	use_rings(1 << 20);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

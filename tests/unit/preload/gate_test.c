@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: MIT */
+/* A process that forks while its other threads open and close connections: each is the child's, too, or is not there. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+
+#include "pair_testing.h"
+#include "preload/choose.h"
+#include "preload/engine.h"
+#include "preload/watch.h"
+
+#define FORKS 200
+#define SET_FORKS 1000
+#define CLOSINGS 200000
+#define THREADS 2
+#define NUMBERS 2000 /* of sets */
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define FORKS_OF_MANY_THREADS() skip() /* the sanitizer's own locks do not live through them */
+#else
+#define FORKS_OF_MANY_THREADS()
+#endif
+
+static _Atomic bool stopping;
+static _Atomic uint32_t opened;
+
+static void *open_and_close(void *unused)
+{
+	int fds[2];
+
+	while (!atomic_load(&stopping)) {
+		connect_pair(fds);
+		conn_open(fds[0], ROLE_CLIENT, false);
+		conn_open(fds[1], ROLE_SERVER, false);
+		atomic_fetch_add(&opened, 1);
+		for (int i = 0; i < 2; i++) {
+			conn_close(fds[i]);
+			close(fds[i]);
+		}
+	}
+	return unused;
+}
+
+/* Whether this process counts as a holder of all that it has. */
+static bool holds_all(void)
+{
+	struct conn *conn;
+
+	for (uint32_t at = 0; (conn = conn_next(&at));) {
+		if (!atomic_load(&conn->engine) || !conn->holder.counts)
+			return false;
+	}
+	return true;
+}
+
+/* What a child makes of what it has. */
+static bool child_finds(bool (*look)(void))
+{
+	int status = -1;
+	pid_t child;
+
+	conn_before_fork();
+	child = fork();
+	conn_after_fork(child);
+	if (!child)
+		_exit(look() ? 0 : 1);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	return status == 0;
+}
+
+/* Forks while threads are at something. Returns how many children found what they should. */
+static int fork_while(void *(*busy)(void *), bool (*look)(void), int forks)
+{
+	pthread_t threads[THREADS];
+	int whole = 0;
+
+	atomic_store(&stopping, false);
+	for (int i = 0; i < THREADS; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, busy, NULL), 0);
+	for (int i = 0; i < forks; i++) {
+		uint32_t before = atomic_load(&opened);
+
+		while (atomic_load(&opened) == before) /* they are at it */
+			sched_yield();
+		whole += child_finds(look);
+	}
+	atomic_store(&stopping, true);
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+	return whole;
+}
+
+static void connections_neither_begin_nor_end_during_a_fork(void **state)
+{
+	FORKS_OF_MANY_THREADS();
+	assert_int_equal(fork_while(open_and_close, holds_all, FORKS), FORKS);
+}
+
+static _Atomic int next_number = NUMBERS;
+
+/* Numbers that nobody opens: only the table is looked at. */
+static void *open_and_close_sets(void *unused)
+{
+	int fd = atomic_fetch_add(&next_number, 1);
+
+	while (!atomic_load(&stopping)) {
+		set_open(fd);
+		conn_close(fd);
+		atomic_fetch_add(&opened, 1);
+	}
+	return unused;
+}
+
+static bool sets_are_single(void)
+{
+	for (int fd = NUMBERS; fd < NUMBERS + THREADS; fd++)
+		conn_close(fd);
+	for (int fd = NUMBERS; fd < NUMBERS + 4; fd++)
+		set_open(fd);
+	for (int a = NUMBERS; a < NUMBERS + 4; a++) {
+		for (int b = NUMBERS; b < a; b++) {
+			if (table_set(a) == table_set(b))
+				return false;
+		}
+	}
+	return true;
+}
+
+static void epoll_sets_end_before_a_fork_or_after_it(void **state)
+{
+	FORKS_OF_MANY_THREADS();
+	assert_int_equal(fork_while(open_and_close_sets, sets_are_single, SET_FORKS), SET_FORKS);
+}
+
+/* As a thread does that duplicates whatever there is, while others close it. */
+static void *duplicate_sets(void *unused)
+{
+	while (!atomic_load(&stopping)) {
+		conn_dup(NUMBERS, NUMBERS + 10);
+		conn_close(NUMBERS + 10);
+		atomic_fetch_add(&opened, 1);
+	}
+	return unused;
+}
+
+static void duplicate_of_a_set_that_is_closed_is_none(void **state)
+{
+	pthread_t thread;
+
+	atomic_store(&stopping, false);
+	assert_int_equal(pthread_create(&thread, NULL, duplicate_sets, NULL), 0);
+	for (uint32_t i = 0; i < CLOSINGS; i++) {
+		set_open(NUMBERS);
+		conn_close(NUMBERS);
+	}
+	atomic_store(&stopping, true);
+	pthread_join(thread, NULL);
+	assert_true(sets_are_single());
+}
+
+static void fork_opens_and_closes_what_its_handlers_want(void **state)
+{
+	int fds[2];
+
+	connect_pair(fds);
+	conn_before_fork();
+	conn_open(fds[0], ROLE_CLIENT, false); /* must not wait for its own thread */
+	conn_close(fds[0]);
+	conn_after_fork(-1);
+	close_pair(fds);
+}
+
+static int start(void **state)
+{
+	settings.path = PATH_BSDP;
+	settings.ring_bytes = 4096;
+	return stats_start() || table_start();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(connections_neither_begin_nor_end_during_a_fork),
+		cmocka_unit_test(epoll_sets_end_before_a_fork_or_after_it),
+		cmocka_unit_test(duplicate_of_a_set_that_is_closed_is_none),
+		cmocka_unit_test(fork_opens_and_closes_what_its_handlers_want),
+	};
+
+	return cmocka_run_group_tests(tests, start, NULL);
+}

@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * far_cases CASE ADDRESS: a client and a server under the preload, on the lab's two hosts, at what ends a queue pair from this side: a
+ * fork, an exec, an exit. Where a case says so the server is stopped meanwhile, and its agent with it: what is done here must not
+ * wait for it, nor lose a byte. Ends with 0 if each byte was right, in its place, and nothing was missing.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define ROUNDS 20
+#define SMALL 1000
+#define PART 20000
+#define OVER 150000 /* more than a ring of ZC_RING_BYTES=65536, and less than that and a socket take */
+
+/* What the one behind `fd` has sent and received so far. */
+struct stream {
+	int fd;
+	uint64_t sent, received;
+};
+
+static int to_client[2], to_server[2], to_parent[2]; /* a byte: go on */
+
+static void check(bool right, const char *what)
+{
+	if (right)
+		return;
+	fprintf(stderr, "%d: %s: %s\n", (int)getpid(), what, strerror(errno));
+	_exit(1);
+}
+
+static uint8_t byte_at(uint64_t at)
+{
+	return (uint8_t)(at * 7 + at / 251);
+}
+
+static void tell(const int pipe[2])
+{
+	check(write(pipe[1], "", 1) == 1, "tell");
+}
+
+static void await(const int pipe[2])
+{
+	char byte;
+
+	check(read(pipe[0], &byte, 1) == 1, "await");
+}
+
+/* Returns bytes that were taken. */
+static size_t put(struct stream *stream, size_t bytes, int flags)
+{
+	uint8_t data[PART];
+	size_t done = 0;
+
+	while (done < bytes) {
+		size_t part = bytes - done < sizeof(data) ? bytes - done : sizeof(data);
+		ssize_t rc;
+
+		for (size_t i = 0; i < part; i++)
+			data[i] = byte_at(stream->sent + i);
+		rc = send(stream->fd, data, part, flags | MSG_NOSIGNAL);
+		if (rc < 0 && errno == EAGAIN && flags & MSG_DONTWAIT)
+			break;
+		check(rc > 0, "send");
+		stream->sent += (uint64_t)rc;
+		done += (size_t)rc;
+	}
+	return done;
+}
+
+static void take(struct stream *stream, size_t bytes)
+{
+	uint8_t data[PART];
+
+	while (bytes) {
+		ssize_t rc = recv(stream->fd, data, bytes < sizeof(data) ? bytes : sizeof(data), 0);
+
+		if (rc <= 0)
+			fprintf(stderr, "after %llu bytes: ", (unsigned long long)stream->received);
+		check(rc > 0, "recv");
+		for (ssize_t i = 0; i < rc; i++)
+			check(data[i] == byte_at(stream->received + (uint64_t)i), "wrong byte");
+		stream->received += (uint64_t)rc;
+		bytes -= (size_t)rc;
+	}
+}
+
+static void expect_end(struct stream *stream)
+{
+	char byte;
+
+	check(recv(stream->fd, &byte, 1, 0) == 0, "end of the stream");
+}
+
+/* Both lanes go to their rings. */
+static void warm_up(struct stream *stream, bool client)
+{
+	for (int i = 0; i < ROUNDS; i++) {
+		if (client)
+			put(stream, SMALL, 0);
+		take(stream, SMALL);
+		if (!client)
+			put(stream, SMALL, 0);
+	}
+}
+
+static struct stream accept_one(int listening)
+{
+	struct stream stream = { .fd = accept(listening, NULL, NULL) };
+
+	check(stream.fd >= 0, "accept");
+	close(listening);
+	warm_up(&stream, false);
+	return stream;
+}
+
+static struct stream connect_to(const struct sockaddr_in *address)
+{
+	struct stream stream = { .fd = socket(AF_INET, SOCK_STREAM, 0) };
+
+	check(!connect(stream.fd, (const struct sockaddr *)address, sizeof(*address)), "connect");
+	warm_up(&stream, true);
+	return stream;
+}
+
+/* fork: parent and child go on, although the server does not say a word. */
+static void fork_server(struct stream *stream)
+{
+	raise(SIGSTOP);
+	take(stream, 3 * (size_t)PART);
+	put(stream, PART, 0);
+	expect_end(stream);
+}
+
+static void fork_client(struct stream *stream, char *self)
+{
+	int status;
+	pid_t child;
+
+	await(to_client);
+	put(stream, PART, 0);
+	child = fork();
+	check(child >= 0, "fork");
+	put(stream, child ? 0 : PART, 0);
+	if (!child)
+		_exit(0);
+	check(waitpid(child, &status, 0) == child && !status, "child");
+	stream->sent += PART;
+	put(stream, PART, 0);
+	tell(to_parent);
+	take(stream, PART);
+}
+
+/* exit: what was sent last is there, although the server has not looked for it. */
+static void exit_server(struct stream *stream)
+{
+	raise(SIGSTOP);
+	take(stream, PART);
+	expect_end(stream);
+}
+
+static void exit_client(struct stream *stream, char *self)
+{
+	await(to_client);
+	put(stream, PART, 0);
+}
+
+/* exit_unread: as TCP has it, a reset. */
+static void exit_unread_server(struct stream *stream)
+{
+	char byte;
+
+	put(stream, PART, 0);
+	tell(to_client);
+	check(recv(stream->fd, &byte, 1, 0) < 0 && errno == ECONNRESET, "reset");
+}
+
+static void exit_unread_client(struct stream *stream, char *self)
+{
+	char byte;
+
+	await(to_client);
+	check(recv(stream->fd, &byte, 1, MSG_PEEK) == 1, "peek");
+}
+
+/* exec, exec_full: unread bytes go along, also where the rest of the send is behind them in the TCP stream. */
+static void exec_both(struct stream *stream, size_t bytes)
+{
+	put(stream, bytes, 0);
+	tell(to_client);
+	take(stream, PART);
+	expect_end(stream);
+}
+
+static void exec_server(struct stream *stream)
+{
+	exec_both(stream, PART);
+}
+
+static void exec_full_server(struct stream *stream)
+{
+	exec_both(stream, OVER);
+}
+
+static void exec_again(const struct stream *stream, char *self, size_t bytes)
+{
+	char fd[16], sent[24], received[24], left[24];
+
+	snprintf(fd, sizeof(fd), "%d", stream->fd);
+	snprintf(sent, sizeof(sent), "%llu", (unsigned long long)stream->sent);
+	snprintf(received, sizeof(received), "%llu", (unsigned long long)stream->received);
+	snprintf(left, sizeof(left), "%zu", bytes);
+	await(to_client);
+	execl(self, self, "again", fd, sent, received, left, (char *)NULL);
+	check(false, "exec");
+}
+
+static void exec_client(struct stream *stream, char *self)
+{
+	exec_again(stream, self, PART);
+}
+
+static void exec_full_client(struct stream *stream, char *self)
+{
+	exec_again(stream, self, OVER);
+}
+
+static int after_exec(char **argv)
+{
+	struct stream stream = { atoi(argv[2]), strtoull(argv[3], NULL, 10), strtoull(argv[4], NULL, 10) };
+
+	take(&stream, strtoull(argv[5], NULL, 10));
+	put(&stream, PART, 0);
+	return 0;
+}
+
+/* dontwait: a send that must not wait ends, and what it has taken arrives. */
+static void dontwait_server(struct stream *stream)
+{
+	uint64_t bytes;
+
+	check(read(to_server[0], &bytes, sizeof(bytes)) == sizeof(bytes), "count");
+	take(stream, bytes);
+	expect_end(stream);
+}
+
+static void dontwait_client(struct stream *stream, char *self)
+{
+	uint64_t bytes = put(stream, 64 << 20, MSG_DONTWAIT);
+
+	check(bytes < 64 << 20, "there is no limit");
+	fprintf(stderr, "%llu bytes\n", (unsigned long long)bytes);
+	check(write(to_server[1], &bytes, sizeof(bytes)) == sizeof(bytes), "count");
+}
+
+static const struct {
+	const char *name;
+	void (*server)(struct stream *stream);
+	void (*client)(struct stream *stream, char *self);
+	bool stops; /* the server, and goes on when the client says so or has ended */
+} cases[] = {
+	{ "fork", fork_server, fork_client, true },
+	{ "exit", exit_server, exit_client, true },
+	{ "exit_unread", exit_unread_server, exit_unread_client, false },
+	{ "exec", exec_server, exec_client, false },
+	{ "exec_full", exec_full_server, exec_full_client, false },
+	{ "dontwait", dontwait_server, dontwait_client, false },
+};
+
+static int listen_at(const char *address, struct sockaddr_in *out)
+{
+	socklen_t bytes = sizeof(*out);
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	*out = (struct sockaddr_in){ .sin_family = AF_INET };
+	check(inet_pton(AF_INET, address, &out->sin_addr) == 1, address);
+	check(!bind(fd, (struct sockaddr *)out, bytes) && !listen(fd, 1), "listen");
+	check(!getsockname(fd, (struct sockaddr *)out, &bytes), "getsockname");
+	return fd;
+}
+
+/* Returns whether it has ended well. */
+static bool ended_well(pid_t process, const char *who)
+{
+	int status;
+
+	check(waitpid(process, &status, 0) == process, "waitpid");
+	if (status)
+		fprintf(stderr, "the %s has ended with %#x\n", who, (unsigned int)status);
+	return !status;
+}
+
+int main(int argc, char **argv)
+{
+	struct sockaddr_in address;
+	pid_t server, client;
+	int status, listening;
+	size_t which = 0;
+	char byte;
+	bool well;
+
+	if (argc == 6 && !strcmp(argv[1], "again"))
+		return after_exec(argv);
+	check(argc == 3, "usage: far_cases CASE ADDRESS");
+	while (which < sizeof(cases) / sizeof(cases[0]) && strcmp(cases[which].name, argv[1]) != 0)
+		which++;
+	check(which < sizeof(cases) / sizeof(cases[0]), "no such case");
+	check(!pipe(to_client) && !pipe(to_server) && !pipe(to_parent), "pipe");
+	listening = listen_at(argv[2], &address);
+	server = fork();
+	if (!server) {
+		struct stream stream = accept_one(listening);
+
+		cases[which].server(&stream);
+		return 0;
+	}
+	client = fork();
+	if (!client) {
+		struct stream stream;
+
+		close(listening);
+		stream = connect_to(&address);
+		cases[which].client(&stream, argv[0]);
+		return 0;
+	}
+	close(to_parent[1]);
+	if (cases[which].stops) {
+		check(waitpid(server, &status, WUNTRACED) == server && WIFSTOPPED(status), "stop");
+		tell(to_client);
+		well = cases[which].client == exit_client ? ended_well(client, "client") :
+							    read(to_parent[0], &byte, 1) >= 0;
+		kill(server, SIGCONT);
+		well &= cases[which].client == exit_client || ended_well(client, "client");
+	} else {
+		well = ended_well(client, "client");
+	}
+	return !(ended_well(server, "server") && well);
+}

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: MIT
+"""The conformance corpus between the lab's two hosts: programs see what they see without libzc.so, and their bytes go over RDMA.
+
+A part of it, another one for each path; all of it with VM_CORPUS=whole, which takes hours under emulation.
+"""
+import os
+import pathlib
+import re
+
+import pytest
+from conftest import BUILD, Guest, environment
+
+INSIDE = pathlib.Path(__file__).resolve().parent / "programs" / "corpus"
+PATHS = ["bsdp", "zsdp", "azsdp", "auto"]
+SIZES = {"part": ("24", 850, 300), "whole": ("1", 12 * 3600, 3600)}  # parts; seconds in the guest, of a step: against hangs
+
+
+def size():
+    chosen = os.environ.get("VM_CORPUS", "part")
+    assert chosen in SIZES, f"VM_CORPUS: '{chosen}'; allowed are {' and '.join(SIZES)}"
+    return SIZES[chosen]
+
+
+@pytest.fixture(scope="session")
+def guest(prepared, tmp_path_factory):
+    if not (BUILD / "rdma/libzc-verbs.so").exists():
+        why = "built without libibverbs and librdmacm"
+        if os.environ.get("TESTS_REQUIRE_ALL") == "1":
+            pytest.fail(why)
+        pytest.skip(why)
+    parts, seconds, step_seconds = size()
+    directory = tmp_path_factory.mktemp("writable")
+    process = prepared(
+        "--no-install", "--writable", directory, "--timeout", seconds, "--", INSIDE, BUILD, parts,
+        env=environment() | {"LAB_STEP_SECONDS": str(step_seconds)}, timeout=seconds + 10,
+    )
+    assert process.returncode == 0, process.stderr
+    return Guest(process, directory)
+
+
+def shown(guest, step):
+    """Bytes by path, ends that met, packets: as the corpus tells them once it has compared its cases."""
+    text = guest.text(step)
+    found = re.search(r"(\d+) bytes took path \w+; (\d+) ends met by RDMA; the devices have sent (\d+) packets", text)
+    assert found, text
+    return map(int, found.groups())
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_programs_see_no_difference_and_use_rdma(guest, path):
+    moved, met, packets = shown(guest, f"both-{path}")
+    assert moved > 0 and met > 0
+    assert packets * 4096 > moved / 2
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("end", ["server", "client"])
+def test_one_end_alone_sees_no_difference(guest, end, path):
+    _, met, _ = shown(guest, f"{end}-{path}")
+    assert met == 0

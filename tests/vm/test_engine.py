@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: MIT
+"""Unmodified programs on the lab's two hosts: their bytes go over RDMA, and when that breaks the connection outlives it."""
+import json
+import os
+import pathlib
+import subprocess
+
+import pytest
+from conftest import BUILD, Guest, environment
+
+INSIDE = pathlib.Path(__file__).resolve().parent / "programs" / "engine"
+WHOLE = ["blocking", "poll", "epoll", "ipv6", "threads"]
+CASES = ["fork", "exit", "exit_unread", "exec", "exec_full", "dontwait"]
+BREAKS = ["device", "own_device", "drop", "down"]
+
+
+@pytest.fixture(scope="session")
+def guest(prepared, tmp_path_factory):
+    if not (BUILD / "rdma/libzc-verbs.so").exists():
+        why = "built without libibverbs and librdmacm"
+        if os.environ.get("TESTS_REQUIRE_ALL") == "1":
+            pytest.fail(why)
+        pytest.skip(why)
+    directory = tmp_path_factory.mktemp("writable")
+    process = prepared("--no-install", "--writable", directory, "--timeout", 280, "--", INSIDE, BUILD, env=environment(), timeout=290)
+    assert process.returncode == 0, process.stderr
+    return Guest(process, directory)
+
+
+def processes(guest, step):
+    """The statistics of the processes of a step."""
+    shown = []
+    for file in (guest.directory / f"{step}.stats").iterdir():
+        told = subprocess.run([BUILD / "apps/zc/zc", "stat", "--json", file], capture_output=True, check=True, env=environment())
+        shown += json.loads(told.stdout)["processes"]
+    return [process["all"] for process in shown]
+
+
+def counted(guest, step, name):
+    return sum(process["counters"].get(name, 0) for process in processes(guest, step))
+
+
+@pytest.mark.parametrize("step", WHOLE)
+def test_bytes_are_right_and_go_over_rdma(guest, step):
+    measured = guest.measured(step)
+    assert measured["verified"] is True
+    assert counted(guest, step, "rdma_meetings") > 0
+    assert counted(guest, step, "ring_receive_bytes") > measured["bytes"] / 2
+
+
+def test_device_has_sent_them(guest):
+    before, after = guest.counters("before"), guest.counters("after")
+    bytes_sent = sum(guest.measured(step)["bytes"] for step in WHOLE)
+    assert (after["rxe0"] - before["rxe0"]) * 4096 > bytes_sent / 2
+
+
+@pytest.mark.parametrize("step", ["server_alone", "client_alone"])
+def test_peer_without_zc_gets_plain_tcp(guest, step):
+    assert guest.measured(step)["verified"] is True
+    assert counted(guest, step, "rdma_meetings") == 0
+
+
+@pytest.mark.parametrize("step", CASES)
+def test_no_byte_is_lost_when_this_end_goes_on_without_rdma(guest, step):
+    guest.text(step)
+    assert counted(guest, step, "rdma_meetings") > 0
+    assert counted(guest, step, "ring_receive_bytes") > 0
+
+
+@pytest.mark.parametrize("step", BREAKS)
+def test_connection_outlives_its_queue_pair(guest, step):
+    assert guest.measured(step)["verified"] is True
+    assert counted(guest, step, "rdma_meetings") > 0
+    assert counted(guest, step, "ring_receive_bytes") > 0
+
+
+@pytest.mark.parametrize("step,other", [("kill_receiver", "client"), ("kill_transmitter", "server")])
+def test_peer_of_a_killed_process_is_told(guest, step, other):
+    # Neither a hang, which ends by SIGKILL, nor a success.
+    assert (guest.directory / f"{step}.status").read_text() != "0\n"
+    told = (guest.directory / f"{step}.{other}").read_text()
+    assert any(word in told for word in ("reset", "closed", "broken pipe", "Broken pipe")), told
