@@ -189,6 +189,17 @@ enum engine_ready engine_look(struct conn *conn, int fd)
 	return ready;
 }
 
+/* How many of the bytes in the stream are data. */
+static int data_of(struct engine *engine, int fd, int raw)
+{
+	uint64_t due;
+
+	if (far_is(engine))
+		return (int)far_data_there(engine, fd, (size_t)raw);
+	due = lane_bells_due(&engine->channel.in);
+	return due < (uint64_t)raw ? raw - (int)due : 0;
+}
+
 bool engine_unread(struct conn *conn, int fd, int *out)
 {
 	struct engine *engine = engine_enter(conn, fd);
@@ -203,11 +214,10 @@ bool engine_unread(struct conn *conn, int fd, int *out)
 
 		far_look(conn, engine, fd);
 		pass_marks(in);
+		far_look(conn, engine, fd);
 		if (sys_call(SYS_ioctl, fd, FIONREAD, (long)&raw, 0, 0, 0) >= 0) {
-			uint64_t due = lane_bells_due(in);
-
 			known = true;
-			raw = due < (uint64_t)raw ? raw - (int)due : 0;
+			raw = data_of(engine, fd, raw);
 			raw = lane_raw_max(in) < (size_t)raw ? (int)lane_raw_max(in) : raw;
 			*out = raw + (int)lane_unread(in);
 		}

@@ -100,13 +100,20 @@ static inline bool far_is_control(const struct engine *engine)
 	return far_is(engine) && far_is_control_there(engine);
 }
 
-/* After bytes were taken from the ring; and after lane_arm(), which was said before. Returns lane_is_empty() as of now. */
+/*
+ * How many of the `raw` bytes that the TCP stream has, and has had since far_look(), are data. What is in front of them that the look
+ * did not take can't be told from data by its number alone.
+ */
+size_t far_data_there(struct engine *engine, int fd, size_t raw);
+
+/* After bytes were taken from the ring. */
 static inline void far_took(struct conn *conn, const struct engine *engine)
 {
 	if (far_is(engine))
 		far_took_there(conn);
 }
 
+/* After lane_arm(). Returns lane_is_empty() as of now. */
 bool far_arm(struct conn *conn, struct engine *engine);
 
 /* Cheap, without a lock: moves the lane's tail if something has come, and if the queue pair has not broken. */

@@ -87,6 +87,12 @@ static void tell_reader(struct conn *conn, struct engine *engine)
 	far_verbs->credit(link, VERBS_NOW);
 }
 
+/* Stream position up to which all bytes are here. */
+static uint64_t reached(const struct lane *in)
+{
+	return atomic_load(&in->shared->received) + lane_unread_all(in);
+}
+
 /* The queue pair of the peer has broken: it goes on at `from`. What is in the ring comes first. */
 static void resumes(struct conn *conn, struct engine *engine, uint64_t from)
 {
@@ -98,7 +104,7 @@ static void resumes(struct conn *conn, struct engine *engine, uint64_t from)
 		far_verbs->give_up(link);
 	far_is_up(conn, engine);
 	look_at_moves(conn, engine);
-	here = atomic_load(&in->shared->received) + lane_unread_all(in);
+	here = reached(in);
 	if (from > here) {
 		engine->far.nonsense = true;
 		return;
@@ -110,11 +116,19 @@ static void resumes(struct conn *conn, struct engine *engine, uint64_t from)
 	log_info("a peer on another host goes on over TCP: %llu bytes again", (unsigned long long)engine->far.skip);
 }
 
+static uint64_t frame_position(const uint8_t *frame)
+{
+	uint64_t from = 0;
+
+	for (int i = 0; i < 8; i++)
+		from |= (uint64_t)frame[1 + i] << 8 * i;
+	return from;
+}
+
 /* At the front of the stream there is a frame, or its beginning. */
 static void take_frame(struct conn *conn, struct engine *engine, int fd)
 {
 	uint8_t frame[FAR_FRAME_BYTES];
-	uint64_t from = 0;
 
 	if (peek(engine, fd, frame, sizeof(frame)) != sizeof(frame))
 		return;
@@ -122,10 +136,8 @@ static void take_frame(struct conn *conn, struct engine *engine, int fd)
 		engine->far.nonsense = true;
 		return;
 	}
-	for (int i = 0; i < 8; i++)
-		from |= (uint64_t)frame[1 + i] << 8 * i;
 	take_control(engine, fd, sizeof(frame));
-	resumes(conn, engine, from);
+	resumes(conn, engine, frame_position(frame));
 }
 
 /* Nothing has come behind the TAKEOVER: whether the peer has given it up, and goes on by raw bytes, shows by their first. */
@@ -240,6 +252,36 @@ void far_says_bye(struct conn *conn, struct engine *engine, int fd)
 	}
 	await_last_bell(engine, fd);
 	far_look(conn, engine, fd);
+}
+
+size_t far_data_there(struct engine *engine, int fd, size_t raw)
+{
+	const struct far_part *far = &engine->far;
+	struct lane *in = lane_of(engine);
+	uint8_t bytes[LOOK_BYTES + FAR_FRAME_BYTES];
+	uint64_t front = lane_bells_due(in), from, here;
+	long got;
+
+	if (from_ring(engine) && !lane_has_left(in) && !far->left)
+		return 0; /* doorbells, or what ends the lane, which the next look finds */
+	if (far->left || far->expects) {
+		/* Behind the doorbells of the SWITCH there is a FAR_GO, or a frame. */
+		got = front <= LOOK_BYTES ? peek(engine, fd, bytes, sizeof(bytes)) : 0;
+		if (got <= (long)front)
+			return 0;
+		if (bytes[front] == FAR_CODE_GO(in->passed_codes)) {
+			front++;
+		} else if (got >= (long)front + FAR_FRAME_BYTES) {
+			from = frame_position(bytes + front);
+			here = reached(in);
+			front += FAR_FRAME_BYTES + (here > from ? here - from : 0);
+		} else {
+			return 0;
+		}
+	} else {
+		front += far->skip;
+	}
+	return raw > front ? raw - front : 0;
 }
 
 bool far_is_control_there(const struct engine *engine)

@@ -187,6 +187,76 @@ static void device_that_does_not_settle_resets_the_connection(void **state)
 	assert_int_equal(errno, ECONNRESET);
 }
 
+/* As FIONREAD tells. */
+static int unread(int end)
+{
+	int bytes = -1;
+
+	assert_true(engine_unread(conns[end], ends[end], &bytes));
+	return bytes;
+}
+
+static void put_in_stream(const void *bytes, size_t count)
+{
+	char last;
+
+	assert_int_equal(real.send(ends[0], bytes, count, 0), count);
+	/* All of it is there. */
+	while (real.recv(ends[1], (char[256]){ 0 }, 256, MSG_PEEK | MSG_DONTWAIT) < (ssize_t)count)
+		real.recv(ends[1], &last, 1, MSG_PEEK);
+}
+
+#define CODES 0x030201u /* a doorbell, FAR_GO, FAR_RESUME */
+
+static void be_far(void)
+{
+	lane_from(0)->codes = CODES;
+	engine_of(1)->channel.in.passed_codes = CODES;
+	atomic_store(&engine_of(1)->far.state, FAR_BROKEN);
+}
+
+static void doorbells_are_no_unread_bytes(void **state)
+{
+	uint8_t bells[100];
+
+	be_far();
+	memset(bells, FAR_CODE_BELL(CODES), sizeof(bells));
+	assert_int_equal(send_whole(0, "ring"), 4);
+	put_in_stream(bells, sizeof(bells));
+	assert_int_equal(unread(1), 4);
+}
+
+/* Behind a ring that is not empty yet, and behind one that is. */
+static void what_leads_raw_bytes_is_no_unread_byte(void **state)
+{
+	char bytes[8];
+
+	be_far();
+	assert_int_equal(send_whole(0, "ring"), 4);
+	assert_true(lane_switch(lane_from(0)));
+	put_in_stream((uint8_t[]){ FAR_CODE_GO(CODES), 'r', 'a', 'w' }, 4);
+	assert_int_equal(unread(1), 7);
+	assert_int_equal(receive_some(1, bytes, 4, 0), 4);
+	assert_int_equal(unread(1), 3);
+}
+
+/* The queue pair has broken: two bytes of the ring come again. */
+static void what_comes_again_is_no_unread_byte(void **state)
+{
+	uint8_t frame[FAR_FRAME_BYTES + 5] = { FAR_CODE_RESUME(CODES) };
+	uint64_t from;
+
+	be_far();
+	assert_int_equal(send_whole(0, "ring"), 4);
+	assert_true(lane_switch(lane_from(0)));
+	from = atomic_load(&lane_from(0)->shared->sent) - 2;
+	for (int i = 0; i < 8; i++)
+		frame[1 + i] = (uint8_t)(from >> 8 * i);
+	memcpy(frame + FAR_FRAME_BYTES, "ngraw", 5);
+	put_in_stream(frame, sizeof(frame));
+	assert_int_equal(unread(1), 7);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -198,6 +268,9 @@ int main(void)
 		CASE(error_that_the_agent_has_met_is_the_next_send_s),
 		CASE(error_that_the_agent_has_met_is_the_next_receive_s),
 		CASE(device_that_does_not_settle_resets_the_connection),
+		CASE(doorbells_are_no_unread_bytes),
+		CASE(what_leads_raw_bytes_is_no_unread_byte),
+		CASE(what_comes_again_is_no_unread_byte),
 	};
 #undef CASE
 
