@@ -56,7 +56,7 @@ int conn_watch(struct verbs_conn *conn, int fd, enum watched what)
 int conn_make(const struct verbs_setup *setup, struct rdma_event_channel *events, struct verbs_conn **out)
 {
 	struct verbs_conn *conn = calloc(1, sizeof(*conn));
-	int rc = conn ? set_up(conn, setup) : -ENOMEM;
+	int rc = conn ? set_up(conn, setup) : -ENOMEM, held;
 
 	if (rc < 0)
 		goto free_conn;
@@ -74,10 +74,10 @@ int conn_make(const struct verbs_setup *setup, struct rdma_event_channel *events
 		goto close_fd;
 	}
 	pthread_mutex_init(&conn->lock, NULL);
-	pthread_mutex_lock(&all_lock);
+	held = verbs_take(&all_lock);
 	conn->next = all;
 	all = conn;
-	pthread_mutex_unlock(&all_lock);
+	verbs_give(&all_lock, held);
 	*out = conn;
 	return 0;
 close_fd:
@@ -153,18 +153,19 @@ static void device_tells(struct verbs_conn *conn, const struct ibv_async_event *
 static void read_device(struct ibv_context *context)
 {
 	struct ibv_async_event event;
+	int held = verbs_take(&all_lock);
 
-	pthread_mutex_lock(&all_lock);
 	while (!ibv_get_async_event(context, &event)) {
 		for (struct verbs_conn *conn = all; conn; conn = conn->next) {
-			pthread_mutex_lock(&conn->lock);
+			int inner = verbs_take(&conn->lock);
+
 			if (conn->qp && conn->id->verbs == context)
 				device_tells(conn, &event);
-			pthread_mutex_unlock(&conn->lock);
+			verbs_give(&conn->lock, inner);
 		}
 		ibv_ack_async_event(&event);
 	}
-	pthread_mutex_unlock(&all_lock);
+	verbs_give(&all_lock, held);
 }
 
 static void read_completions(struct verbs_conn *conn)
@@ -193,10 +194,9 @@ static void read_events(struct verbs_conn *conn)
 int verbs_woke(struct verbs_conn *conn)
 {
 	struct epoll_event ready[WATCHED_COUNT];
-	int count = epoll_wait(conn->fd, ready, WATCHED_COUNT, 0);
 	struct ibv_context *context = NULL;
+	int held = verbs_take(&conn->lock), count = epoll_wait(conn->fd, ready, WATCHED_COUNT, 0);
 
-	pthread_mutex_lock(&conn->lock);
 	for (int i = 0; i < count; i++) {
 		if (ready[i].data.u32 == WATCHED_EVENTS)
 			read_events(conn);
@@ -205,7 +205,7 @@ int verbs_woke(struct verbs_conn *conn)
 		else
 			context = conn->qp ? conn->id->verbs : NULL;
 	}
-	pthread_mutex_unlock(&conn->lock);
+	verbs_give(&conn->lock, held);
 	if (context)
 		read_device(context);
 	return verbs_poll(conn);
@@ -213,20 +213,21 @@ int verbs_woke(struct verbs_conn *conn)
 
 void verbs_give_up(struct verbs_conn *conn)
 {
-	pthread_mutex_lock(&conn->lock);
+	int held = verbs_take(&conn->lock);
+
 	conn_break(conn, VERBS_PEER_GONE);
-	pthread_mutex_unlock(&conn->lock);
+	verbs_give(&conn->lock, held);
 }
 
 void verbs_close(struct verbs_conn *conn)
 {
 	struct verbs_conn **at = &all;
+	int held = verbs_take(&all_lock);
 
-	pthread_mutex_lock(&all_lock);
 	while (*at != conn)
 		at = &(*at)->next;
 	*at = conn->next;
-	pthread_mutex_unlock(&all_lock);
+	verbs_give(&all_lock, held);
 	verbs_give_up(conn);
 	queue_close(conn);
 	if (conn->id)

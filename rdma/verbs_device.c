@@ -95,9 +95,10 @@ int verbs_devices(struct verbs_device *out, int max, enum verbs_trouble *trouble
 
 void verbs_set_budget(size_t bytes)
 {
-	pthread_mutex_lock(&lock);
+	int held = verbs_take(&lock);
+
 	budget.bytes_max = bytes;
-	pthread_mutex_unlock(&lock);
+	verbs_give(&lock, held);
 }
 
 /* Rings and the queues themselves are counted by the kernel, too. */
@@ -173,8 +174,8 @@ int domain_open(struct ibv_context *context, const uint8_t address[16], struct d
 {
 	struct domain *domain;
 	int rc = 0;
+	int held = verbs_take(&lock);
 
-	pthread_mutex_lock(&lock);
 	if (!budget.bytes_max)
 		budget.bytes_max = default_budget();
 	for (domain = domains; domain; domain = domain->next) {
@@ -199,13 +200,14 @@ int domain_open(struct ibv_context *context, const uint8_t address[16], struct d
 	domain->users++;
 	*out = domain;
 unlock:
-	pthread_mutex_unlock(&lock);
+	verbs_give(&lock, held);
 	return rc;
 }
 
 void domain_close(struct domain *domain)
 {
-	pthread_mutex_lock(&lock);
+	int held = verbs_take(&lock);
+
 	if (!--domain->users) {
 		struct domain **at = &domains;
 
@@ -216,15 +218,15 @@ void domain_close(struct domain *domain)
 		ibv_dealloc_pd(domain->pd);
 		free(domain);
 	}
-	pthread_mutex_unlock(&lock);
+	verbs_give(&lock, held);
 }
 
 int domain_get(struct domain *domain, const void *address, size_t bytes, uint32_t rights, struct verbs_region **out)
 {
 	struct domain *other;
 	int rc;
+	int held = verbs_take(&lock);
 
-	pthread_mutex_lock(&lock);
 	rc = verbs_cache_get(&domain->cache, (uintptr_t)address, bytes, rights, out);
 	/* What other hosts' connections have kept is in the way of the same limit. */
 	for (other = domains; rc == -ENOMEM && other;) {
@@ -233,15 +235,16 @@ int domain_get(struct domain *domain, const void *address, size_t bytes, uint32_
 		else
 			rc = verbs_cache_get(&domain->cache, (uintptr_t)address, bytes, rights, out);
 	}
-	pthread_mutex_unlock(&lock);
+	verbs_give(&lock, held);
 	return rc;
 }
 
 void domain_put(struct domain *domain, struct verbs_region *region)
 {
-	pthread_mutex_lock(&lock);
+	int held = verbs_take(&lock);
+
 	verbs_cache_put(&domain->cache, region);
-	pthread_mutex_unlock(&lock);
+	verbs_give(&lock, held);
 }
 
 int verbs_expose(struct verbs_conn *conn, const void *address, size_t bytes, struct verbs_remote *remote,
@@ -264,10 +267,10 @@ void verbs_hide(struct verbs_conn *conn, struct verbs_region *region)
 unsigned int verbs_invalidate(const void *address, size_t bytes)
 {
 	unsigned int used = 0;
+	int held = verbs_take(&lock);
 
-	pthread_mutex_lock(&lock);
 	for (struct domain *domain = domains; domain; domain = domain->next)
 		used += verbs_cache_invalidate(&domain->cache, (uintptr_t)address, bytes);
-	pthread_mutex_unlock(&lock);
+	verbs_give(&lock, held);
 	return used;
 }

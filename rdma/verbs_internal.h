@@ -11,6 +11,26 @@
 #include "rdma/verbs.h"
 #include "rdma/verbs_cache.h"
 
+/*
+ * The plug-in's locks. What libibverbs and librdmacm do for a call are cancellation points of libc: a thread that ended in one would
+ * leave these locks, and those of the caller, taken for ever. So there is no cancellation while one is held. Returns what
+ * verbs_give() puts back.
+ */
+static inline int verbs_take(pthread_mutex_t *lock)
+{
+	int cancel;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	pthread_mutex_lock(lock);
+	return cancel;
+}
+
+static inline void verbs_give(pthread_mutex_t *lock, int cancel)
+{
+	pthread_mutex_unlock(lock);
+	pthread_setcancelstate(cancel, &cancel);
+}
+
 #define GET_PIECES 4 /* of memory in one GET */
 #define RIGHT_WRITE 1u
 #define RIGHT_PEER_READS 2u

@@ -187,7 +187,7 @@ int verbs_admit(struct verbs_request *request, const struct verbs_setup *setup, 
 {
 	struct rdma_event_channel *events = make_events();
 	struct verbs_conn *conn = NULL;
-	int rc = events ? conn_make(setup, events, &conn) : -EMFILE;
+	int rc = events ? conn_make(setup, events, &conn) : -EMFILE, held;
 
 	if (conn && rdma_migrate_id(request->id, events))
 		rc = -EIO;
@@ -202,10 +202,10 @@ int verbs_admit(struct verbs_request *request, const struct verbs_setup *setup, 
 	conn->accepting = true;
 	conn->tuple = request->offer.tuple;
 	memcpy(conn->setup.nonce, request->offer.nonce, sizeof(conn->setup.nonce));
-	pthread_mutex_lock(&conn->lock);
+	held = verbs_take(&conn->lock);
 	set_timeout(conn);
 	rc = accept_it(conn, request);
-	pthread_mutex_unlock(&conn->lock);
+	verbs_give(&conn->lock, held);
 	if (rc < 0) {
 		uint8_t text[VERBS_REFUSAL_BYTES];
 

@@ -195,8 +195,8 @@ ssize_t verbs_push(struct verbs_conn *conn, unsigned int how)
 	bool lazily = how & VERBS_LAZILY;
 	uint64_t tail = atomic_load_explicit(&conn->setup.out.shared->tail, memory_order_relaxed);
 	ssize_t rc = -ENOTCONN;
+	int held = verbs_take(&conn->lock);
 
-	pthread_mutex_lock(&conn->lock);
 	if (tail - conn->pushed && (room(conn) < conn->depth / 2 || lazily || conn->notices_left <= KEPT_FOR_LINES))
 		conn_poll(conn);
 	if (atomic_load_explicit(&conn->state, memory_order_relaxed) == VERBS_UP) {
@@ -208,7 +208,7 @@ ssize_t verbs_push(struct verbs_conn *conn, unsigned int how)
 	}
 	if (conn_is_broken(conn))
 		rc = -ENOTCONN;
-	pthread_mutex_unlock(&conn->lock);
+	verbs_give(&conn->lock, held);
 	return rc;
 }
 
@@ -216,7 +216,7 @@ int verbs_credit(struct verbs_conn *conn, unsigned int how)
 {
 	struct lane_shared *shared = conn->setup.in.shared;
 	uint64_t head = atomic_load_explicit(&shared->head, memory_order_relaxed);
-	int rc = -ENOTCONN;
+	int rc = -ENOTCONN, held;
 
 	_Static_assert(offsetof(struct lane_shared, head) == LANE_LINE &&
 			       offsetof(struct lane_shared, armed) == 2 * LANE_LINE,
@@ -224,7 +224,7 @@ int verbs_credit(struct verbs_conn *conn, unsigned int how)
 	if (!(how & VERBS_NOW) &&
 	    head - atomic_load_explicit(&conn->told_head, memory_order_relaxed) < conn->setup.in.bytes / 4)
 		return conn_is_broken(conn) ? -ENOTCONN : 0;
-	pthread_mutex_lock(&conn->lock);
+	held = verbs_take(&conn->lock);
 	if (atomic_load_explicit(&conn->state, memory_order_relaxed) == VERBS_UP) {
 		memcpy(&conn->next_line, &shared->head, LANE_LINE);
 		conn->credit_due = memcmp(&conn->next_line, &conn->told, LANE_LINE);
@@ -232,7 +232,7 @@ int verbs_credit(struct verbs_conn *conn, unsigned int how)
 		say_due(conn);
 		rc = conn_is_broken(conn) ? -ENOTCONN : conn->credit_due ? -EAGAIN : 0;
 	}
-	pthread_mutex_unlock(&conn->lock);
+	verbs_give(&conn->lock, held);
 	return rc;
 }
 
@@ -411,20 +411,20 @@ void conn_poll(struct verbs_conn *conn)
 int verbs_poll(struct verbs_conn *conn)
 {
 	unsigned int found;
+	int held = verbs_take(&conn->lock);
 
-	pthread_mutex_lock(&conn->lock);
 	conn_poll(conn);
 	found = conn->found;
 	conn->found = 0;
-	pthread_mutex_unlock(&conn->lock);
+	verbs_give(&conn->lock, held);
 	return found ? (int)found : conn_is_broken(conn) ? -ENOTCONN : 0;
 }
 
 bool verbs_arm(struct verbs_conn *conn, unsigned int what)
 {
 	bool sleeps;
+	int held = verbs_take(&conn->lock);
 
-	pthread_mutex_lock(&conn->lock);
 	if (conn->qp && !conn_is_broken(conn) &&
 	    (ibv_req_notify_cq(conn->cq_in, what & VERBS_SOLICITED ? 1 : 0) ||
 	     ((what & (VERBS_GOT | VERBS_SENT)) && ibv_req_notify_cq(conn->cq_out, 0))))
@@ -432,29 +432,29 @@ bool verbs_arm(struct verbs_conn *conn, unsigned int what)
 	conn_poll(conn);
 	/* What is found here and now will come with no event, whatever it is. */
 	sleeps = !(conn->found & (what & VERBS_SOLICITED ? ~0u : what)) && !conn_is_broken(conn);
-	pthread_mutex_unlock(&conn->lock);
+	verbs_give(&conn->lock, held);
 	return sleeps;
 }
 
 bool verbs_flushed(struct verbs_conn *conn)
 {
 	bool done;
+	int held = verbs_take(&conn->lock);
 
-	pthread_mutex_lock(&conn->lock);
 	conn_poll(conn);
 	done = !conn->credit_due && conn->posted == conn->retired;
 	if (!done && conn->signalled != conn->posted)
 		conn_probe(conn); /* the last ones tell nothing by themselves */
 	done |= atomic_load_explicit(&conn->state, memory_order_relaxed) != VERBS_UP;
-	pthread_mutex_unlock(&conn->lock);
+	verbs_give(&conn->lock, held);
 	return done;
 }
 
 void verbs_positions(struct verbs_conn *conn, struct verbs_positions *out)
 {
 	uint64_t confirmed;
+	int held = verbs_take(&conn->lock);
 
-	pthread_mutex_lock(&conn->lock);
 	conn_poll(conn);
 	confirmed = atomic_load(&conn->setup.out.shared->received);
 	*out = (struct verbs_positions){ .sent = atomic_load(&conn->setup.out.shared->sent),
@@ -465,7 +465,7 @@ void verbs_positions(struct verbs_conn *conn, struct verbs_positions *out)
 					 .settled = conn_is_broken(conn) && (!conn->qp || !conn->receives) };
 	out->confirmed = out->confirmed < out->sent ? out->confirmed : out->sent;
 	out->delivered = out->delivered > out->confirmed ? out->delivered : out->confirmed;
-	pthread_mutex_unlock(&conn->lock);
+	verbs_give(&conn->lock, held);
 }
 
 /* GETs -------------------------------------------------------------------------------------------------------------- */
@@ -530,8 +530,8 @@ ssize_t verbs_get(struct verbs_conn *conn, const struct verbs_remote *from, size
 		  int count, size_t skip, uint64_t cookie)
 {
 	ssize_t rc;
+	int held = verbs_take(&conn->lock);
 
-	pthread_mutex_lock(&conn->lock);
 	if (atomic_load_explicit(&conn->state, memory_order_relaxed) != VERBS_UP)
 		rc = conn_is_broken(conn) ? -ENOTCONN : -EAGAIN;
 	else if (conn->gets_under_way >= conn->reads_max || room(conn) <= KEPT_FOR_LINES ||
@@ -539,21 +539,21 @@ ssize_t verbs_get(struct verbs_conn *conn, const struct verbs_remote *from, size
 		rc = -EAGAIN;
 	else
 		rc = post_get(conn, from, bytes, iov, count, skip, cookie);
-	pthread_mutex_unlock(&conn->lock);
+	verbs_give(&conn->lock, held);
 	return rc;
 }
 
 int verbs_got(struct verbs_conn *conn, struct verbs_got *out)
 {
 	int rc = 0;
+	int held = verbs_take(&conn->lock);
 
-	pthread_mutex_lock(&conn->lock);
 	if (conn->ended_count) {
 		*out = conn->ended[conn->ended_first];
 		conn->ended_first = (conn->ended_first + 1) % conn->depth;
 		conn->ended_count--;
 		rc = 1;
 	}
-	pthread_mutex_unlock(&conn->lock);
+	verbs_give(&conn->lock, held);
 	return rc;
 }

@@ -10,7 +10,7 @@ from conftest import BUILD, Guest, environment
 
 INSIDE = pathlib.Path(__file__).resolve().parent / "programs" / "engine"
 WHOLE = ["blocking", "poll", "epoll", "ipv6", "threads"]
-CASES = ["fork", "exit", "exit_unread", "exec", "exec_full", "dontwait"]
+CASES = ["fork", "exit", "exit_unread", "exec", "exec_full", "dontwait", "cancelled"]
 BREAKS = ["device", "own_device", "drop", "down"]
 
 

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * far_cases CASE ADDRESS: a client and a server under the preload, on the lab's two hosts, at what ends a queue pair from this side: a
- * fork, an exec, an exit. Where a case says so the server is stopped meanwhile, and its agent with it: what is done here must not
- * wait for it, nor lose a byte. Ends with 0 if each byte was right, in its place, and nothing was missing.
+ * fork, an exec, an exit; and at a thread that is cancelled. Where a case says so the server is stopped meanwhile, and its agent with
+ * it: what is done here must not wait for it, nor lose a byte. Ends with 0 if each byte was right, in its place, and nothing was missing.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -20,6 +22,7 @@
 #define ROUNDS 20
 #define SMALL 1000
 #define PART 20000
+#define CANCELS 300
 #define OVER 150000 /* more than a ring of ZC_RING_BYTES=65536, and less than that and a socket take */
 
 /* What the one behind `fd` has sent and received so far. */
@@ -262,6 +265,49 @@ static void dontwait_client(struct stream *stream, char *self)
 	check(write(to_server[1], &bytes, sizeof(bytes)) == sizeof(bytes), "count");
 }
 
+/* cancelled: threads that end in the middle of anything leave nothing locked, and no byte is sent twice or half. */
+static void cancelled_server(struct stream *stream)
+{
+	char bytes[PART];
+	ssize_t got;
+
+	while ((got = recv(stream->fd, bytes, sizeof(bytes), 0)) > 0) {
+		for (ssize_t done = 0, rc; done < got; done += rc) {
+			rc = send(stream->fd, bytes + done, (size_t)(got - done), MSG_NOSIGNAL);
+			check(rc > 0, "send back");
+		}
+	}
+	check(!got, "end of the stream");
+}
+
+static void *exchange(void *stream)
+{
+	for (;;) {
+		put(stream, SMALL, 0);
+		take(stream, SMALL);
+	}
+	return NULL;
+}
+
+static void cancelled_client(struct stream *stream, char *self)
+{
+	for (unsigned int i = 0; i < CANCELS; i++) {
+		const volatile uint64_t *sent = &stream->sent;
+		uint64_t until = *sent + (i % 4 + 1) * SMALL;
+		pthread_t thread;
+
+		check(!pthread_create(&thread, NULL, exchange, stream), "thread");
+		while (*sent < until)
+			sched_yield();
+		for (volatile unsigned int k = 0; k < i * 997 % 50000; k++)
+			;
+		check(!pthread_cancel(thread) && !pthread_join(thread, NULL), "cancel");
+		take(stream, stream->sent - stream->received);
+	}
+	put(stream, PART, 0);
+	take(stream, PART);
+}
+
 static const struct {
 	const char *name;
 	void (*server)(struct stream *stream);
@@ -274,6 +320,7 @@ static const struct {
 	{ "exec", exec_server, exec_client, false },
 	{ "exec_full", exec_full_server, exec_full_client, false },
 	{ "dontwait", dontwait_server, dontwait_client, false },
+	{ "cancelled", cancelled_server, cancelled_client, false },
 };
 
 static int listen_at(const char *address, struct sockaddr_in *out)
