@@ -206,10 +206,12 @@ static bool is_of_another(int set_fd, struct conn *conn, const struct watch *wat
 static bool look_at_ring(int set_fd, struct conn *conn, struct watch *watch, struct epoll_event *event)
 {
 	uint32_t left = event->events & ~(uint32_t)(EPOLLIN | EPOLLRDNORM);
-	uint64_t bells = bells_seen(conn);
+	uint64_t bells;
 
-	if (!(event->events & (EPOLLIN | EPOLLRDNORM)) || engine_look(conn, conn_fd(conn)) != ENGINE_SPURIOUS ||
-	    is_of_another(set_fd, conn, watch, bells))
+	if (!(event->events & (EPOLLIN | EPOLLRDNORM)))
+		return true;
+	bells = bells_seen(conn);
+	if (engine_look(conn, conn_fd(conn)) != ENGINE_SPURIOUS || is_of_another(set_fd, conn, watch, bells))
 		return true;
 	event->events = left;
 	if (watch->event.events & EPOLLET && !(left & ~WRITABLE))

@@ -88,7 +88,7 @@ static size_t bytes_of(const struct iovec *iov, size_t count)
 	return bytes;
 }
 
-static ssize_t send_message(int fd, const struct msghdr *message, int flags)
+static ssize_t send_message(int fd, const struct msghdr *message, int flags, uintptr_t site)
 {
 	struct conn *conn = conn_of_socket(fd);
 	ssize_t rc;
@@ -99,6 +99,7 @@ static ssize_t send_message(int fd, const struct msghdr *message, int flags)
 		return real.sendmsg(fd, message, flags);
 	}
 	if (conn_active(conn)) {
+		send_site = site;
 		rc = flags & ~SEND_FLAGS || message->msg_name || message->msg_controllen || message->msg_iovlen > 1024 ?
 			     send_special(conn, fd, flags) :
 			     send_by_path(conn, fd, message->msg_iov, (int)message->msg_iovlen, flags);
@@ -111,8 +112,7 @@ static ssize_t send_message(int fd, const struct msghdr *message, int flags)
 
 ZC_EXPORT ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
 {
-	send_site = SEND_SITE();
-	return send_message(fd, message, flags);
+	return send_message(fd, message, flags, SEND_SITE());
 }
 
 ZC_EXPORT int sendmmsg(int fd, struct mmsghdr *messages, unsigned int count, int flags)
@@ -130,9 +130,8 @@ ZC_EXPORT int sendmmsg(int fd, struct mmsghdr *messages, unsigned int count, int
 		sg_before_send();
 		return real.sendmmsg(fd, messages, count, flags);
 	}
-	send_site = SEND_SITE();
 	while (done < count && done < 1024) {
-		ssize_t sent = send_message(fd, &messages[done].msg_hdr, flags);
+		ssize_t sent = send_message(fd, &messages[done].msg_hdr, flags, SEND_SITE());
 
 		if (sent < 0)
 			return done ? (int)done : -1;

@@ -13,6 +13,7 @@
 #ifndef ZC_PRELOAD_CONN_H
 #define ZC_PRELOAD_CONN_H
 
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>

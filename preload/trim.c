@@ -3,7 +3,6 @@
 #include "preload/trim.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/time.h>
 
@@ -122,7 +121,7 @@ static bool ends_by_itself(int fd)
 	struct timeval limit = { 0 };
 	socklen_t bytes = sizeof(limit);
 
-	if (sys_call(SYS_fcntl, fd, F_GETFL, 0, 0, 0, 0) & O_NONBLOCK)
+	if (!conn_waits(fd, 0))
 		return true;
 	return sys_call(SYS_getsockopt, fd, SOL_SOCKET, SO_RCVTIMEO, (long)&limit, (long)&bytes, 0) < 0 ||
 	       limit.tv_sec || limit.tv_usec;

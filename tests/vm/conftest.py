@@ -9,7 +9,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("ZC_BUILD", ROOT / "build" / "dev")).resolve()
-INSIDE = pathlib.Path(__file__).resolve().parent / "programs" / "inside"
+INSIDE = pathlib.Path(__file__).resolve().parent / "programs"
 
 
 def environment():
@@ -21,6 +21,11 @@ def environment():
 
 def lab_command(*arguments):
     return [ROOT / "scripts" / "lab", *map(str, arguments)]
+
+
+def missing(why):
+    """Skips the tests, or fails them where nothing may be missing."""
+    (pytest.fail if os.environ.get("TESTS_REQUIRE_ALL") == "1" else pytest.skip)(why)
 
 
 @pytest.fixture(scope="session")
@@ -42,10 +47,7 @@ def prepared(lab):
     """The lab with all that a start needs; without it the tests are skipped, or fail where nothing may be missing."""
     done = lab("--no-install", "--prepare")
     if done.returncode:
-        why = f"the lab cannot start here: {done.stderr.strip()}"
-        if os.environ.get("TESTS_REQUIRE_ALL") == "1":
-            pytest.fail(why)
-        pytest.skip(why)
+        missing(f"the lab cannot start here: {done.stderr.strip()}")
     return lab
 
 
@@ -83,10 +85,28 @@ class Guest:
 
 
 @pytest.fixture(scope="session")
+def start_guest(prepared, tmp_path_factory):
+    """Starts the guest once with programs/PROGRAM BUILD ARGUMENT... in it; returns what that left, once it has ended."""
+
+    def start(program, *arguments, seconds, settings=None, **keywords):
+        if not (BUILD / "rdma/libzc-verbs.so").exists():
+            missing("built without libibverbs and librdmacm")
+        directory = tmp_path_factory.mktemp("writable")
+        process = prepared(
+            "--no-install", "--writable", directory, "--timeout", seconds, "--", INSIDE / program, BUILD, *arguments,
+            env=environment() | (settings or {}), timeout=seconds + 10, **keywords,
+        )
+        assert process.returncode == 0, process.stderr
+        return Guest(process, directory)
+
+    return start
+
+
+@pytest.fixture(scope="session")
 def guest(prepared, tmp_path_factory):
     directory = tmp_path_factory.mktemp("writable")
     process = prepared(
-        "--no-install", "--writable", directory, "--timeout", 240, "--env", "LAB_TEST_GIVEN=a 'b' \"c\" $d\n\\e", "--", INSIDE, BUILD,
+        "--no-install", "--writable", directory, "--timeout", 240, "--env", "LAB_TEST_GIVEN=a 'b' \"c\" $d\n\\e", "--", INSIDE / "inside", BUILD,
         cwd=BUILD, env=environment() | {"LAB_TEST_INHERITED": "from\noutside"},
     )
     return Guest(process, directory)

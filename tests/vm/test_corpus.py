@@ -4,13 +4,10 @@
 A part of it, another one for each path; all of it with VM_CORPUS=whole, which takes hours under emulation.
 """
 import os
-import pathlib
 import re
 
 import pytest
-from conftest import BUILD, Guest, environment
 
-INSIDE = pathlib.Path(__file__).resolve().parent / "programs" / "corpus"
 PATHS = ["bsdp", "zsdp", "azsdp", "auto"]
 SIZES = {"part": ("24", 850, 300), "whole": ("1", 12 * 3600, 3600)}  # parts; seconds in the guest, of a step: against hangs
 
@@ -22,20 +19,9 @@ def size():
 
 
 @pytest.fixture(scope="session")
-def guest(prepared, tmp_path_factory):
-    if not (BUILD / "rdma/libzc-verbs.so").exists():
-        why = "built without libibverbs and librdmacm"
-        if os.environ.get("TESTS_REQUIRE_ALL") == "1":
-            pytest.fail(why)
-        pytest.skip(why)
+def guest(start_guest):
     parts, seconds, step_seconds = size()
-    directory = tmp_path_factory.mktemp("writable")
-    process = prepared(
-        "--no-install", "--writable", directory, "--timeout", seconds, "--", INSIDE, BUILD, parts,
-        env=environment() | {"LAB_STEP_SECONDS": str(step_seconds)}, timeout=seconds + 10,
-    )
-    assert process.returncode == 0, process.stderr
-    return Guest(process, directory)
+    return start_guest("corpus", parts, seconds=seconds, settings={"LAB_STEP_SECONDS": str(step_seconds)})
 
 
 def shown(guest, step):

@@ -1,30 +1,19 @@
 # SPDX-License-Identifier: MIT
 """Unmodified programs on the lab's two hosts: their bytes go over RDMA, and when that breaks the connection outlives it."""
 import json
-import os
-import pathlib
 import subprocess
 
 import pytest
-from conftest import BUILD, Guest, environment
+from conftest import BUILD, environment
 
-INSIDE = pathlib.Path(__file__).resolve().parent / "programs" / "engine"
 WHOLE = ["blocking", "poll", "epoll", "ipv6", "threads"]
 CASES = ["fork", "exit", "exit_unread", "exec", "exec_full", "dontwait", "cancelled"]
 BREAKS = ["device", "own_device", "drop", "down"]
 
 
 @pytest.fixture(scope="session")
-def guest(prepared, tmp_path_factory):
-    if not (BUILD / "rdma/libzc-verbs.so").exists():
-        why = "built without libibverbs and librdmacm"
-        if os.environ.get("TESTS_REQUIRE_ALL") == "1":
-            pytest.fail(why)
-        pytest.skip(why)
-    directory = tmp_path_factory.mktemp("writable")
-    process = prepared("--no-install", "--writable", directory, "--timeout", 280, "--", INSIDE, BUILD, env=environment(), timeout=290)
-    assert process.returncode == 0, process.stderr
-    return Guest(process, directory)
+def guest(start_guest):
+    return start_guest("engine", seconds=280)
 
 
 def processes(guest, step):

@@ -2,27 +2,15 @@
 """The transport over verbs between the lab's two hosts: both ends are processes of programs/verbs_peer.c, which compare every
 byte; here it is looked at that they did what they should, over RDMA, and knew at each break by which byte to go on."""
 import json
-import os
-import pathlib
 
 import pytest
-from conftest import BUILD, Guest, environment
 
-INSIDE = pathlib.Path(__file__).resolve().parent / "programs" / "verbs"
 BREAKS = ["device", "own_device", "drop", "down"]
 
 
 @pytest.fixture(scope="session")
-def guest(prepared, tmp_path_factory):
-    if not (BUILD / "tests/vm/verbs-peer").exists():
-        why = "built without libibverbs and librdmacm"
-        if os.environ.get("TESTS_REQUIRE_ALL") == "1":
-            pytest.fail(why)
-        pytest.skip(why)
-    directory = tmp_path_factory.mktemp("writable")
-    process = prepared("--no-install", "--writable", directory, "--timeout", 240, "--", INSIDE, BUILD, env=environment())
-    assert process.returncode == 0, process.stderr
-    return Guest(process, directory)
+def guest(start_guest):
+    return start_guest("verbs", seconds=240)
 
 
 def ends(guest, step):
