@@ -229,6 +229,7 @@ static void told_of_ring(struct conn *conn, struct watch *watch, struct epoll_ev
 
 	if (!engine || !engine_met(engine))
 		return;
+	watch->spent = watch->event.events & EPOLLONESHOT;
 	if (hot_is_news(conn, watch))
 		event->events |= watch->event.events & (EPOLLIN | EPOLLRDNORM);
 	/* One event of each registration in a wait: what comes in this moment is told by the next one. */
@@ -237,6 +238,15 @@ static void told_of_ring(struct conn *conn, struct watch *watch, struct epoll_ev
 		return;
 	watch->seen_tail = atomic_load(&engine->channel.in.shared->tail);
 	hot_add(conn, watch);
+}
+
+/* A one-shot registration was told of something in the ring, and the kernel does not know. By now it does. */
+static bool was_spent(struct conn *conn, const struct watch *watch)
+{
+	if (!watch->spent)
+		return false;
+	stats_conn(conn->slot, STAT_CONN_HIDDEN_EVENTS, 1);
+	return true;
 }
 
 /* Returns whether the event is to be told, and puts it right. */
@@ -282,7 +292,8 @@ static int filter(int set_fd, struct epoll_event *events, int count)
 		bool told = !hot_is_wake(&events[i]);
 
 		if (conn) {
-			told = defer_corrects(conn, watch, &events[i]) && look_through(set_fd, conn, watch, &events[i]);
+			told = !was_spent(conn, watch) && defer_corrects(conn, watch, &events[i]) &&
+			       look_through(set_fd, conn, watch, &events[i]);
 			if (told)
 				told_of_ring(conn, watch, &events[i]);
 			lock_give(&conn->lock, &hold);

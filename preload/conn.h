@@ -58,6 +58,7 @@ struct watch {
 	struct watch *overdue_next, **overdue_link;
 	uint32_t turn;	    /* set->turn of the last wait that told of it */
 	uint64_t seen_tail; /* of the ring, when it was told last */
+	bool spent;	    /* one-shot, and told since it was armed: by the kernel, or by us without its knowing */
 	/* defer.h */
 	bool deferred;		/* the kernel has another registration: */
 	uint32_t kernel_events; /* with these */

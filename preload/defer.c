@@ -148,6 +148,9 @@ static int ctl_of_conn(struct conn *conn, struct set *set, int set_fd, int op, i
 	if (!conn_enter(conn, fd, &conn_hold))
 		return DEFER_NOT;
 	watch = watch_find(conn, set, fd);
+	/* Before the kernel arms it: what it tells then is to be heard. */
+	if (watch && op == EPOLL_CTL_MOD)
+		watch->spent = false;
 	if (watch && lock_take(&set->defer_lock, &hold)) {
 		set->fd = set_fd;
 		rc = decide(conn, set, watch, op, event);

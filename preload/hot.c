@@ -246,8 +246,9 @@ static int tell_overdue(struct conn *conn, struct watch *overdue, struct set *se
 	if (!entry.watch || !engine)
 		return 0;
 	overdue->turn = atomic_load_explicit(&set->turn, memory_order_relaxed);
-	if (!engine_met(engine) || !(overdue->event.events & READS) || !has_news(&entry))
+	if (!engine_met(engine) || !(overdue->event.events & READS) || overdue->spent || !has_news(&entry))
 		return 0;
+	overdue->spent = overdue->event.events & EPOLLONESHOT;
 	*event = event_of(&entry);
 	/* What is left of a ring that was left has no doorbell that would go on telling. */
 	if (lane_has_left(&engine->channel.in) && !(overdue->event.events & (EPOLLET | EPOLLONESHOT)))
@@ -316,6 +317,9 @@ void hot_enters(struct conn *conn, struct watch *watch, int set_fd)
 	if (hot && watch->event.events & EPOLLET && watch->event.events & WRITES) /* the edge of room is the kernel's */
 		atomic_store_explicit(&hot->kernel_asked, 0, memory_order_relaxed);
 	if (!engine || !watch->attentive || hot_add(conn, watch) || engine_arm(conn, engine))
+		return;
+	/* Bytes whose doorbell is in the stream are the kernel's to tell: of a one-shot registration only one of us may. */
+	if (lane_bells_sure(&engine->channel.in))
 		return;
 	watch_mark_overdue(watch);
 	hot = list_there_is(watch->set);

@@ -104,6 +104,30 @@ void register_random(struct end *end, long seed)
 	tell_number(end, 0);
 }
 
+/*
+ * Each time that it is armed a one-shot registration tells once of what is unread, whoever has been told before. Argument: further
+ * events that it asks for.
+ */
+void register_oneshot(struct end *end, long events)
+{
+	int set = meet_busy(end);
+	char byte;
+
+	if (set < 0)
+		return;
+	for (int i = 0; i < 20; i++) {
+		fetch_byte(end, 1);
+		for (int k = 0; k < 2; k++) {
+			CALL(change(set, EPOLL_CTL_MOD, end->fd, EPOLLIN | EPOLLONESHOT | (uint32_t)events));
+			note_events(set, -1);
+			note_events(set, 0);
+			note_events(set, 1);
+		}
+		CALL(recv(end->fd, &byte, 1, 0));
+	}
+	tell_number(end, 0);
+}
+
 /* What is unread after the registration has gone is nobody's, wherever the set or the descriptor goes. */
 void register_dup(struct end *end, long unused)
 {
