@@ -17,6 +17,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/room.h"
 #include "common/sys.h"
 #include "common/version.h"
 
@@ -195,7 +196,7 @@ void stats_publish(void)
 		await_publisher(self);
 		return;
 	}
-	fd = open_segment(pid);
+	fd = room_for_own() ? open_segment(pid) : -EMFILE;
 	if (fd < 0 || sys_call(SYS_ftruncate, fd, sizeof(*segment), 0, 0, 0, 0) < 0)
 		goto close_fd;
 	fd = sys_fd_raise((int)fd);
@@ -321,6 +322,11 @@ void stats_slot_close(uint32_t i)
 	memset(slot->local, 0, sizeof(slot->local));
 	memset(slot->peer, 0, sizeof(slot->peer));
 	atomic_store_explicit(&slot->state, STATS_FREE, memory_order_release);
+}
+
+int stats_hide(void)
+{
+	return atomic_exchange(&stats_fd, -1);
 }
 
 int stats_descriptor(void)

@@ -135,6 +135,12 @@ void stats_slot_close(uint32_t slot);
 /* Notes both ends of a connection: the beginnings of socket addresses. */
 void stats_slot_name(uint32_t slot, const void *local, const void *peer);
 
+/*
+ * The program needs the descriptor that keeps the segment open: `zc stat` does not find it without, unless it is a file. Returns
+ * that one, which is the caller's to close, -1 if there is none.
+ */
+int stats_hide(void);
+
 /* Returns the descriptor that keeps the segment open, -1 if none: callers keep it out of the guest's hands. */
 int stats_descriptor(void);
 

@@ -16,6 +16,7 @@
 #include "preload/hot.h"
 #include "preload/real.h"
 #include "preload/send.h"
+#include "preload/spare.h"
 #include "preload/watch.h"
 
 /* Before fd is closed or replaced. Signal-safe, errno kept. */
@@ -95,7 +96,7 @@ ZC_EXPORT void closefrom(int first)
 
 ZC_EXPORT int dup(int fd)
 {
-	int to = table_is_own(fd) ? -1 : real.dup(fd);
+	int to = table_is_own(fd) ? -1 : SPARE_CALL(real.dup(fd));
 
 	sg_before_wait();
 	if (to >= 0) {
@@ -163,13 +164,18 @@ static void raises_signals(struct conn *conn, int fd)
 	}
 }
 
+static bool duplicates(int command)
+{
+	return command == F_DUPFD || command == F_DUPFD_CLOEXEC;
+}
+
 static int after_fcntl(int fd, int command, long argument, int rc)
 {
 	struct conn *conn = table_conn(fd);
 
 	if (rc < 0)
 		return rc;
-	if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) {
+	if (duplicates(command)) {
 		closing(rc);
 		conn_dup(fd, rc);
 	} else if (conn && command == F_SETFD && !(argument & FD_CLOEXEC)) {
@@ -185,13 +191,17 @@ static int after_fcntl(int fd, int command, long argument, int rc)
 	{                                                                                                              \
 		va_list list;                                                                                          \
 		long argument;                                                                                         \
+		int rc, tries = 0;                                                                                     \
                                                                                                                        \
 		va_start(list, command);                                                                               \
 		argument = va_arg(list, long);                                                                         \
 		va_end(list);                                                                                          \
 		real_resolve();                                                                                        \
 		sg_before_wait();                                                                                      \
-		return after_fcntl(fd, command, argument, real.name(fd, command, argument));                           \
+		do {                                                                                                   \
+			rc = real.name(fd, command, argument);                                                         \
+		} while (rc < 0 && duplicates(command) && spare_again(rc, tries++));                                   \
+		return after_fcntl(fd, command, argument, rc);                                                         \
 	}
 
 FCNTL_CALL(fcntl)

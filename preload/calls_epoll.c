@@ -22,6 +22,7 @@
 #include "preload/real.h"
 #include "preload/send.h"
 #include "preload/signals.h"
+#include "preload/spare.h"
 #include "preload/trim.h"
 #include "preload/watch.h"
 #include "preload/zerocopy.h"
@@ -33,7 +34,7 @@
 
 ZC_EXPORT int epoll_create(int size)
 {
-	int fd = real.epoll_create(size);
+	int fd = SPARE_CALL(real.epoll_create(size));
 
 	set_open(fd);
 	return fd;
@@ -41,7 +42,7 @@ ZC_EXPORT int epoll_create(int size)
 
 ZC_EXPORT int epoll_create1(int flags)
 {
-	int fd = real.epoll_create1(flags);
+	int fd = SPARE_CALL(real.epoll_create1(flags));
 
 	set_open(fd);
 	return fd;

@@ -12,6 +12,7 @@
 #include "preload/guest.h"
 #include "preload/real.h"
 #include "preload/send.h"
+#include "preload/spare.h"
 #include "preload/zerocopy.h"
 
 #define BUSY_OR_BETTER(rc) ((rc) == 0 || errno == EINPROGRESS)
@@ -30,7 +31,7 @@ static int fresh(int fd)
 
 ZC_EXPORT int socket(int domain, int type, int protocol)
 {
-	return fresh(real.socket(domain, type, protocol));
+	return fresh(SPARE_CALL(real.socket(domain, type, protocol)));
 }
 
 ZC_EXPORT int bind(int fd, const struct sockaddr *address, socklen_t bytes)
@@ -104,13 +105,13 @@ static int accepted(int fd)
 ZC_EXPORT int accept(int fd, struct sockaddr *address, socklen_t *bytes)
 {
 	sg_before_wait();
-	return accepted(real.accept(fd, address, bytes));
+	return accepted(SPARE_CALL(real.accept(fd, address, bytes)));
 }
 
 ZC_EXPORT int accept4(int fd, struct sockaddr *address, socklen_t *bytes, int flags)
 {
 	sg_before_wait();
-	return accepted(real.accept4(fd, address, bytes, flags));
+	return accepted(SPARE_CALL(real.accept4(fd, address, bytes, flags)));
 }
 
 ZC_EXPORT int shutdown(int fd, int how)

@@ -156,6 +156,12 @@ static inline bool engine_has_met(struct conn *conn)
 /* A data call of the program: tries to meet, if it is time. */
 void engine_step(struct conn *conn, struct engine *engine, int fd);
 
+/*
+ * The program needs the descriptors that a meeting has open: this connection does without one. Under no lock. Returns whether there
+ * were any; none are opened any more when it returns.
+ */
+bool engine_spares(struct conn *conn);
+
 /* Moves the own lane back to TCP. Under the lock `out`. */
 void engine_switch_back(struct conn *conn, struct engine *engine, int fd);
 

@@ -4,8 +4,11 @@
 #include "preload/engine_meet.h"
 
 #include <errno.h>
+#include <poll.h>
+#include <time.h>
 
 #include "common/log.h"
+#include "common/room.h"
 #include "common/sys.h"
 #include "preload/far.h"
 #include "preload/guest.h"
@@ -77,6 +80,8 @@ int engine_make_channel(struct conn *conn, struct engine *engine)
 	uint32_t bytes = LANE_RING_MIN;
 	int rc;
 
+	if (!room_for_own())
+		return -EMFILE;
 	while (bytes < (uint32_t)settings.ring_bytes)
 		bytes *= 2;
 	rc = channel_make(&engine->channel, bytes);
@@ -95,6 +100,8 @@ static int reach(struct engine *engine)
 
 	if (engine->reached >= 0)
 		return engine->meeting_process == self ? engine->reached : -EAGAIN; /* another holder is at it */
+	if (!room_for_own())
+		return -EMFILE;
 	engine->reached = meet_reach(&engine->names);
 	engine->meeting_process = self;
 	if (engine->reached >= 0)
@@ -123,12 +130,23 @@ static int reach_out(struct conn *conn, struct engine *engine)
 	return rc;
 }
 
+/* Asked first, as accept() uses a number, if only for a moment, where nobody has come. */
+static bool has_news(int fd)
+{
+	struct pollfd look = { .fd = fd, .events = POLLIN };
+	struct timespec now = { 0, 0 };
+
+	return sys_call(SYS_ppoll, (long)&look, 1, (long)&now, 0, 0, 0) != 0;
+}
+
 /* The connecting end. Under both locks. */
 static int pick_up(struct conn *conn, struct engine *engine)
 {
 	int rc;
 
 	if (engine->offer < 0) {
+		if (!room_for_own())
+			return -EMFILE;
 		engine->offer = meet_offer(&engine->names);
 		if (engine->offer < 0)
 			return engine->offer;
@@ -136,6 +154,10 @@ static int pick_up(struct conn *conn, struct engine *engine)
 		table_own_keep(engine->offer);
 		return -EAGAIN;
 	}
+	if (!has_news(engine->visitor < 0 ? engine->offer : engine->visitor))
+		return -EAGAIN;
+	if (!room_for_own())
+		return -EMFILE;
 	rc = meet_pick_up(&engine->names, engine->offer, &engine->visitor, &engine->channel);
 	if (engine->visitor >= 0)
 		table_own_keep(engine->visitor);
@@ -207,4 +229,37 @@ void engine_step(struct conn *conn, struct engine *engine, int fd)
 		lock_give(&engine->out, &out);
 	}
 	lock_give(&engine->in, &in);
+}
+
+static bool has_open(const struct conn *conn, const struct engine *engine)
+{
+	if (conn->engine_fd >= 0)
+		return true;
+	return (engine->offer >= 0 || engine->visitor >= 0 || engine->reached >= 0) &&
+	       engine->meeting_process == (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
+}
+
+bool engine_spares(struct conn *conn)
+{
+	int fd = conn_fd(conn);
+	struct engine *engine = fd < 0 ? NULL : engine_enter(conn, fd);
+	struct lock_hold in, out;
+	bool any = false;
+
+	if (!engine)
+		return false;
+	/* Also where there is nothing: a meeting of another thread may be about to open something. */
+	if ((atomic_load(&engine->state) == ENGINE_APART || conn->engine_fd >= 0) && lock_take(&engine->in, &in)) {
+		if (lock_take(&engine->out, &out)) {
+			any = has_open(conn, engine);
+			if (any && atomic_load(&engine->state) == ENGINE_APART)
+				engine_stays_alone(conn, engine, REASON_MEETING_FAILED);
+			else if (any) /* another process that holds it has done without this one */
+				engine_drop_own(&conn->engine_fd);
+			lock_give(&engine->out, &out);
+		}
+		lock_give(&engine->in, &in);
+	}
+	engine_leave(conn);
+	return any;
 }

@@ -13,6 +13,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/room.h"
 #include "common/sys.h"
 #include "common/thread.h"
 #include "preload/sg.h"
@@ -226,7 +227,7 @@ bool flusher_ready(void)
 		return true;
 	if (now != ABSENT || !atomic_compare_exchange_strong(&state, &now, STARTING))
 		return false;
-	fd = sys_call(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK, 0, 0, 0, 0);
+	fd = room_for_own() ? sys_call(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK, 0, 0, 0, 0) : -EMFILE;
 	if (fd < 0)
 		goto fail;
 	atomic_store(&wake_fd, sys_fd_raise((int)fd));

@@ -8,6 +8,8 @@
 #include <sys/ioctl.h>
 #include <sys/uio.h>
 
+#include "common/room.h"
+
 #define PAGEMAP_CHUNK 64 /* entries read at one time: kept on the stack of whoever faults */
 
 /* PROCMAP_QUERY of Linux 6.11 (linux/fs.h), for building with older headers. */
@@ -48,6 +50,8 @@ static int open_high(const char *path)
 
 int memory_open(void)
 {
+	if ((pagemap_fd < 0 || maps_fd < 0) && !room_for_own())
+		return -EMFILE;
 	if (pagemap_fd < 0) {
 		int fd = open_high("/proc/self/pagemap");
 

@@ -136,7 +136,7 @@ static int uffd_open(void)
 	int rc = memory_open();
 
 	if (rc)
-		return -ENOTSUP;
+		return rc == -EMFILE || rc == -ENFILE ? rc : -ENOTSUP;
 	fd = guard_open_userfaultfd();
 	if (fd < 0)
 		return fd == -EMFILE || fd == -ENFILE || fd == -ENOMEM ? (int)fd : -ENOTSUP;

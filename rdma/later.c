@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "common/log.h"
+#include "common/room.h"
 #include "common/thread.h"
 #include "common/uffd.h"
 #include "rdma/guard_internal.h"
@@ -53,7 +54,7 @@ static long futex(_Atomic uint32_t *word, int operation, uint32_t value, uint64_
 static int open_uffd(void)
 {
 	struct uffdio_api api = { .api = UFFD_API, .features = UFFD_POISON_FEATURE };
-	long fd = guard_open_userfaultfd();
+	long fd = room_for_own() ? guard_open_userfaultfd() : -EMFILE;
 
 	if (fd < 0)
 		return fd == -EMFILE || fd == -ENFILE || fd == -ENOMEM ? (int)fd : -ENOTSUP;

@@ -89,12 +89,29 @@ static int look_into(pid_t pid, struct found *out)
 	return rc;
 }
 
-/* Tells whether the process still has the file open. */
+/* Returns whether the process has mapped a file whose name has that in it. */
+static bool has_mapped(pid_t pid, const char *text)
+{
+	char name[64], line[1024];
+	bool has = false;
+	FILE *maps;
+
+	snprintf(name, sizeof(name), "/proc/%d/maps", (int)pid);
+	maps = fopen(name, "re");
+	while (maps && !has && fgets(line, sizeof(line), maps))
+		has = strstr(line, text) != NULL;
+	if (maps)
+		fclose(maps);
+	return has;
+}
+
+/* Tells whether the process still has the file open, or mapped: it may have needed the descriptor. */
 static enum found_running is_writing(pid_t pid, const struct found *found)
 {
 	DIR *dir = pid > 0 ? open_descriptors(pid) : NULL;
 	struct dirent *entry;
 	enum found_running running = FOUND_ENDED;
+	char name[64];
 
 	if (!dir)
 		return pid > 0 && errno == EACCES ? FOUND_UNKNOWN : FOUND_ENDED;
@@ -106,22 +123,13 @@ static enum found_running is_writing(pid_t pid, const struct found *found)
 			running = FOUND_RUNNING;
 	}
 	closedir(dir);
-	return running;
+	snprintf(name, sizeof(name), "/zc-%d.stats", (int)pid);
+	return has_mapped(pid, name) ? FOUND_RUNNING : running;
 }
 
 bool found_has_library(pid_t pid)
 {
-	char name[64], line[1024];
-	bool has = false;
-	FILE *maps;
-
-	snprintf(name, sizeof(name), "/proc/%d/maps", (int)pid);
-	maps = fopen(name, "re");
-	while (maps && !has && fgets(line, sizeof(line), maps))
-		has = strstr(line, "/libzc.so") != NULL;
-	if (maps)
-		fclose(maps);
-	return has;
+	return has_mapped(pid, "/libzc.so");
 }
 
 /* Returns what is wrong with a segment that could not be read. */
@@ -154,7 +162,12 @@ int found_of_process(pid_t pid, struct found *out, char *why, size_t bytes)
 			 "process %d may not be looked into: be its user, or have CAP_SYS_PTRACE (try sudo)", (int)pid);
 		break;
 	case -ENOENT:
-		if (found_has_library(pid))
+		if (has_mapped(pid, LINK_MEMFD))
+			snprintf(
+				why, bytes,
+				"process %d has used up its descriptors, that of its statistics too: raise its limit of open files, or set ZC_STATS_DIR",
+				(int)pid);
+		else if (found_has_library(pid))
 			snprintf(why, bytes, "process %d runs under zc, and has made no TCP connection so far",
 				 (int)pid);
 		else

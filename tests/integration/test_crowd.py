@@ -114,3 +114,25 @@ def test_connections_that_meet_a_limit_stay_on_tcp(bench, program):
         moved = server.end()
         assert moved.paths["copy"] > BYTES, moved
         assert moved.reasons["meeting_failed"] > 0, moved
+
+
+@pytest.mark.parametrize("path", ["bsdp", "auto"])
+@pytest.mark.parametrize("tight", ["listen", "connect"])
+def test_meetings_take_no_descriptor_that_a_program_needs(bench, program, path, tight):
+    """Half of the connections are in the middle of their meetings, when the program uses its last descriptors."""
+    half = 50
+    spare = {"listen": 5, "connect": 4}  # the standard files, the set, the port
+    full = [str(half + spare[tight])]
+    server = End(bench, program, path, "listen", half, *(full if tight == "listen" else []))
+    client = End(bench, program, path, "connect", half, server.hear(), *(full if tight == "connect" else []))
+    assert client.hear() == f"connected {half}"
+    client.order("touch")
+    assert client.hear() == f"touched {half}"
+    client.order("more", half)
+    assert client.hear() == f"connected {2 * half}"
+    client.meet(2 * half)
+    client.meet(2 * half)
+    ends = {"connect": client.end(), "listen": server.end()}
+    for moved in ends.values():
+        assert moved.total() >= 4 * half * BYTES, moved
+    assert path == "auto" or ends[tight].reasons["meeting_failed"] > 0, ends[tight]

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * One end of many connections over loopback, most of them idle. `crowd listen COUNT [SPARE]` prints its port and sends back what comes;
- * `crowd connect COUNT PORT` connects and does what the lines of its standard input say, one after the other, with a line of
- * its own for each:
+ * `crowd connect COUNT PORT [SPARE]` connects and does what the lines of its standard input say, one after the other, with a line
+ * of its own for each:
  *
+ *	touch		one small turn on each connection
+ *	more COUNT	so many more connections
  *	meet BYTES	some small turns, and one of BYTES each way, on each connection, compared byte for byte
  *	ping TURNS	turns of 64 bytes on the first connection alone, waited for in the set of all: CPU and time of one
  *
- * Both wait in one epoll set for all they have, and both end with their standard input.
+ * Both wait in one epoll set for all they have, and both end with their standard input. SPARE: so many descriptors more than COUNT
+ * are allowed to it.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -30,7 +33,7 @@
 #define EVENTS 256
 #define SMALL_TURNS 8
 #define SMALL_BYTES 64
-#define SPARE_DESCRIPTORS 1024 /* or the last argument */
+#define SPARE_DESCRIPTORS 1024
 #define BYTES_MAX (1 << 20)
 
 static uint8_t sent[BYTES_MAX], got[BYTES_MAX];
@@ -170,6 +173,13 @@ static void meet(int set, const int *fds, int count, size_t bytes)
 	printf("met %d\n", count);
 }
 
+static void touch(int set, const int *fds, int count)
+{
+	for (int i = 0; i < count; i++)
+		turn(set, fds[i], SMALL_BYTES);
+	printf("touched %d\n", count);
+}
+
 static uint64_t ns_of(clockid_t clock)
 {
 	struct timespec now;
@@ -190,19 +200,28 @@ static void ping(int set, int fd, int turns)
 	       (unsigned long long)(time / (uint64_t)turns));
 }
 
-static void connect_all(int set, int *fds, int count, int port)
-{
-	struct sockaddr_in at = { .sin_family = AF_INET,
-				  .sin_port = htons((uint16_t)port),
-				  .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+/* What there is at the connecting end. */
+struct crowd {
+	int set, *fds, count;
+	struct sockaddr_in at;
+};
 
-	for (int i = 0; i < count; i++) {
-		fds[i] = socket(AF_INET, SOCK_STREAM, 0);
-		if (fds[i] < 0 || connect(fds[i], (struct sockaddr *)&at, sizeof(at)) < 0)
-			give_up("connect %d", i);
-		watch(set, fds[i]);
+static void connect_more(struct crowd *crowd, int count)
+{
+	int *fds = realloc(crowd->fds, (size_t)(crowd->count + count) * sizeof(*fds));
+
+	if (!fds)
+		give_up("no memory");
+	crowd->fds = fds;
+	while (count--) {
+		int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+		if (fd < 0 || connect(fd, (struct sockaddr *)&crowd->at, sizeof(crowd->at)) < 0)
+			give_up("connect %d", crowd->count);
+		watch(crowd->set, fd);
+		fds[crowd->count++] = fd;
 	}
-	printf("connected %d\n", count);
+	printf("connected %d\n", crowd->count);
 	fflush(stdout);
 }
 
@@ -224,20 +243,27 @@ static bool next_order(int set, char *line, size_t bytes)
 
 static int drive(int count, int port)
 {
-	int set = epoll_create1(0), *fds = calloc((size_t)count, sizeof(*fds));
+	struct crowd crowd = { .set = epoll_create1(0),
+			       .at = { .sin_family = AF_INET,
+				       .sin_port = htons((uint16_t)port),
+				       .sin_addr.s_addr = htonl(INADDR_LOOPBACK) } };
 	char line[64];
 
-	connect_all(set, fds, count, port);
-	while (next_order(set, line, sizeof(line))) {
+	connect_more(&crowd, count);
+	while (next_order(crowd.set, line, sizeof(line))) {
 		if (!strncmp(line, "meet ", 5))
-			meet(set, fds, count, (size_t)atol(line + 5));
+			meet(crowd.set, crowd.fds, crowd.count, (size_t)atol(line + 5));
 		else if (!strncmp(line, "ping ", 5))
-			ping(set, fds[0], atoi(line + 5));
+			ping(crowd.set, crowd.fds[0], atoi(line + 5));
+		else if (!strncmp(line, "touch", 5))
+			touch(crowd.set, crowd.fds, crowd.count);
+		else if (!strncmp(line, "more ", 5))
+			connect_more(&crowd, atoi(line + 5));
 		else
 			give_up("what is %s", line);
 		fflush(stdout);
 	}
-	free(fds);
+	free(crowd.fds);
 	return 0;
 }
 
@@ -246,11 +272,11 @@ int main(int argc, char **argv)
 	int count = argc > 2 ? atoi(argv[2]) : 0;
 
 	if (count < 1 || (strcmp(argv[1], "listen") != 0 && argc < 4)) {
-		fprintf(stderr, "usage: crowd listen COUNT [SPARE] | connect COUNT PORT\n");
+		fprintf(stderr, "usage: crowd listen COUNT [SPARE] | connect COUNT PORT [SPARE]\n");
 		return 2;
 	}
 	if (strcmp(argv[1], "listen") != 0) {
-		want_descriptors(count, SPARE_DESCRIPTORS);
+		want_descriptors(count, argc > 4 ? atoi(argv[4]) : SPARE_DESCRIPTORS);
 		return drive(count, atoi(argv[3]));
 	}
 	want_descriptors(count, argc > 3 ? atoi(argv[3]) : SPARE_DESCRIPTORS);

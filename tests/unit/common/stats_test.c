@@ -90,6 +90,25 @@ static void counting_goes_on_over_publishing(void **state)
 	in_a_process(count_before_and_after);
 }
 
+static void hide_the_segment(void)
+{
+	int fd;
+
+	CHECK(stats_hide() == -1);
+	stats_publish();
+	fd = stats_descriptor();
+	CHECK(fd >= 0 && stats_hide() == fd && stats_descriptor() == -1 && !close(fd));
+	stats_sent(0, PATH_SG, 7, 1);
+	CHECK(get(&stats->slot[0].path[PATH_SG][STAT_PATH_BYTES]) == 7);
+	stats_publish();
+	CHECK(stats_descriptor() == -1 && stats_hide() == -1);
+}
+
+static void counting_goes_on_unseen(void **state)
+{
+	in_a_process(hide_the_segment);
+}
+
 static void close_a_slot(void)
 {
 	struct stats_slot *sum = &stats->slot[0];
@@ -450,6 +469,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(counting_goes_on_over_publishing),
+		cmocka_unit_test(counting_goes_on_unseen),
 		cmocka_unit_test(closed_slot_goes_into_the_sum),
 		cmocka_unit_test(connections_beyond_the_slots_count_in_the_sum),
 		cmocka_unit_test(latencies_fall_into_powers_of_two),

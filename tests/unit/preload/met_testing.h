@@ -75,7 +75,7 @@ static int meet_ends(void)
 	return -1;
 }
 
-static int connect_ends(void **state)
+static inline int connect_ends(void **state)
 {
 	if ((!stats && stats_start()) || (!table && table_start()))
 		return -1;
