@@ -12,6 +12,7 @@
 #define LOOKED_AT (3 * ROOM_KEPT)
 
 _Atomic int room_edge = INT_MAX;
+_Atomic int room_for_meetings = INT_MAX;
 
 bool room_for_own(void)
 {
@@ -21,6 +22,7 @@ bool room_for_own(void)
 	if (sys_call(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, (long)&limit, 0, 0) < 0)
 		return false;
 	top = limit.rlim_cur < INT_MAX ? (int)limit.rlim_cur : INT_MAX;
+	atomic_store(&room_for_meetings, top / ROOM_SHARE);
 	/* Not by poll(), which asks the files: one of them may be a file system that this very program serves. */
 	for (int fd = top - 1; fd >= 0 && fd >= top - LOOKED_AT && room < ROOM_KEPT; fd--)
 		room += sys_call(SYS_fcntl, fd, F_GETFD, 0, 0, 0, 0) == -EBADF;

@@ -20,6 +20,10 @@ bool room_for_own(void);
 /* A program that is given this number, or a higher one, has little room left. INT_MAX: the library has taken nothing that matters. */
 extern _Atomic int room_edge;
 
+/* So many descriptors of the library's may wait for others to come, of all that the limit allows. */
+#define ROOM_SHARE 8 /* one in */
+extern _Atomic int room_for_meetings;
+
 /* Whether a number that the program was just given is the first one that tells of little room. */
 static inline bool room_ends_at(int fd)
 {

@@ -16,11 +16,31 @@
 #define TRIES_MAX 12 /* at the 1st, 2nd, 4th ... data call */
 #define OFFER_CALLS_MAX 4096
 
+static _Atomic int kept; /* descriptors of meetings, between calls */
+
+static void keep(int fd)
+{
+	atomic_fetch_add(&kept, 1);
+	table_own_keep(fd);
+}
+
+static void keep_no_more(int fd)
+{
+	atomic_fetch_sub(&kept, 1);
+	table_own_drop(fd);
+}
+
+/* Whether one more meeting may begin: one with a peer that never comes keeps what it has open. */
+static bool may_begin(void)
+{
+	return atomic_load(&kept) < atomic_load_explicit(&room_for_meetings, memory_order_relaxed);
+}
+
 void engine_drop_own(int *fd)
 {
 	if (*fd < 0)
 		return;
-	table_own_drop(*fd);
+	keep_no_more(*fd);
 	sys_call(SYS_close, *fd, 0, 0, 0, 0, 0);
 	*fd = -1;
 }
@@ -90,7 +110,7 @@ int engine_make_channel(struct conn *conn, struct engine *engine)
 		return rc;
 	conn->engine_fd = engine->channel.fd; /* each process has its own */
 	engine->channel.fd = -1;
-	table_own_keep(conn->engine_fd);
+	keep(conn->engine_fd);
 	return 0;
 }
 
@@ -100,12 +120,14 @@ static int reach(struct engine *engine)
 
 	if (engine->reached >= 0)
 		return engine->meeting_process == self ? engine->reached : -EAGAIN; /* another holder is at it */
+	if (!may_begin())
+		return -EAGAIN;
 	if (!room_for_own())
 		return -EMFILE;
 	engine->reached = meet_reach(&engine->names);
 	engine->meeting_process = self;
 	if (engine->reached >= 0)
-		table_own_keep(engine->reached);
+		keep(engine->reached);
 	return engine->reached;
 }
 
@@ -145,22 +167,26 @@ static int pick_up(struct conn *conn, struct engine *engine)
 	int rc;
 
 	if (engine->offer < 0) {
+		if (!may_begin())
+			return -EAGAIN;
 		if (!room_for_own())
 			return -EMFILE;
 		engine->offer = meet_offer(&engine->names);
 		if (engine->offer < 0)
 			return engine->offer;
 		engine->meeting_process = (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
-		table_own_keep(engine->offer);
+		keep(engine->offer);
 		return -EAGAIN;
 	}
 	if (!has_news(engine->visitor < 0 ? engine->offer : engine->visitor))
 		return -EAGAIN;
 	if (!room_for_own())
 		return -EMFILE;
+	if (engine->visitor >= 0)
+		keep_no_more(engine->visitor); /* it may be closed */
 	rc = meet_pick_up(&engine->names, engine->offer, &engine->visitor, &engine->channel);
 	if (engine->visitor >= 0)
-		table_own_keep(engine->visitor);
+		keep(engine->visitor);
 	if (!rc)
 		engine_lanes_begin(conn, engine);
 	return rc == -EPERM || rc == -EPROTO ? -EAGAIN : rc;

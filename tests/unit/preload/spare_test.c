@@ -183,6 +183,49 @@ static void meeting_is_given_up_before_the_limit(void **state)
 	exchange("back", 1);
 }
 
+static int own_descriptors(void)
+{
+	int count = 0;
+
+	for (int fd = -1; (fd = table_own_next(fd + 1)) >= 0;)
+		count++;
+	return count;
+}
+
+/* A peer that never comes keeps what is open for it; a new meeting begins when there is less of that. */
+static void meetings_share_what_may_wait(void **state)
+{
+	enum { MOST = LIMIT / ROOM_SHARE };
+	int pairs[MOST + 1][2], before_them, last[2] = { ends[0], ends[1] };
+
+	know_them();
+	before_them = own_descriptors();
+	for (int i = 0; i <= MOST; i++) {
+		connect_pair(pairs[i]);
+		conn_open(pairs[i][0], ROLE_CLIENT, false);
+		ends[0] = pairs[i][0];
+		conns[0] = table_conn(ends[0]);
+		assert_int_equal(send_whole(0, "x"), 1);
+		assert_int_equal(own_descriptors() - before_them, i < MOST ? i + 1 : MOST);
+	}
+	assert_false(is_over(0));
+	close_pair(pairs[0]);
+	assert_int_equal(own_descriptors() - before_them, MOST - 1);
+	assert_int_equal(send_whole(0, "x"), 1);
+	assert_int_equal(own_descriptors() - before_them, MOST);
+	for (int i = 1; i <= MOST; i++)
+		close_pair(pairs[i]);
+	memcpy(ends, last, sizeof(ends));
+}
+
+static void what_was_closed_is_the_programs(void **state)
+{
+	know_them();
+	assert_int_equal(meet_ends(), 0);
+	for (int fd = -1; (fd = table_own_next(fd + 1)) >= 0;)
+		assert_true(fcntl(fd, F_GETFD) >= 0);
+}
+
 static void lanes_stay_what_they_are(void **state)
 {
 	int all;
@@ -221,6 +264,8 @@ int main(void)
 						close_strangers),
 		cmocka_unit_test_setup_teardown(meeting_is_given_up_before_the_limit, connect_strangers,
 						close_strangers),
+		cmocka_unit_test_setup_teardown(meetings_share_what_may_wait, connect_strangers, close_strangers),
+		cmocka_unit_test_setup_teardown(what_was_closed_is_the_programs, connect_strangers, close_strangers),
 		cmocka_unit_test_setup_teardown(lanes_stay_what_they_are, connect_strangers, close_strangers),
 		cmocka_unit_test(other_failures_are_told_at_once),
 	};
