@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <sys/time.h>
 
+#include "common/clock.h"
 #include "met_testing.h"
 #include "preload/engine_out.h"
 #include "preload/far_internal.h"
@@ -257,10 +258,67 @@ static void what_comes_again_is_no_unread_byte(void **state)
 	assert_int_equal(unread(1), 7);
 }
 
+/* It is the device of the connecting end's peer from here on. */
+static void use_device(const struct verbs_table *device)
+{
+	static struct far far;
+
+	far = (struct far){ .conn = conns[0], .link = (struct verbs_conn *)device };
+	far_verbs = device;
+	conns[0]->far = &far;
+	atomic_store(&engine_of(0)->far.state, FAR_UP);
+}
+
+static int lose_device_and_close(void **state)
+{
+	conns[0]->far = NULL;
+	engine_of(0)->far.out = FAR_OUT_FREE;
+	atomic_store(&engine_of(0)->far.state, FAR_NONE);
+	return close_ends(state);
+}
+
+static int readable;
+
+static int readable_fd(const struct verbs_conn *conn)
+{
+	return readable;
+}
+
+static uint64_t settles_at;
+
+static void settled_late(struct verbs_conn *conn, struct verbs_positions *out)
+{
+	*out = (struct verbs_positions){ .settled = clock_now() > settles_at };
+}
+
+static void device_that_settles_late_costs_no_connection(void **state)
+{
+	static const struct verbs_table device = {
+		.state = broken,
+		.positions = settled_late,
+		.fd = readable_fd,
+		.arm = never,
+		.tell = tell,
+	};
+	char byte;
+
+	/* A broken one's is readable for ever: waiting for that is no waiting. */
+	readable = ends[0];
+	assert_int_equal(shutdown(ends[1], SHUT_WR), 0);
+	use_device(&device);
+	settles_at = clock_now() + 100 * NS_PER_MS;
+	assert_false(far_is_up(conns[0], engine_of(0)));
+	assert_int_equal(atomic_load(&engine_of(0)->far.state), FAR_BROKEN);
+	assert_false(engine_of(0)->far.nonsense);
+	assert_int_equal(recv(ends[1], &byte, 1, MSG_DONTWAIT), -1);
+	assert_int_equal(errno, EAGAIN);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, connect_ends, close_ends)
+#define WITH_DEVICE(name) cmocka_unit_test_setup_teardown(name, connect_ends, lose_device_and_close)
 		CASE(send_that_must_not_wait_does_not_for_what_is_owed),
 		CASE(send_waits_no_longer_than_its_time_for_what_is_owed),
 		CASE(signal_ends_a_send_that_waits_for_what_is_owed),
@@ -271,8 +329,10 @@ int main(void)
 		CASE(doorbells_are_no_unread_bytes),
 		CASE(what_leads_raw_bytes_is_no_unread_byte),
 		CASE(what_comes_again_is_no_unread_byte),
+		WITH_DEVICE(device_that_settles_late_costs_no_connection),
 	};
 #undef CASE
+#undef WITH_DEVICE
 
 	use_rings(1 << 20);
 	return cmocka_run_group_tests(tests, NULL, NULL);
