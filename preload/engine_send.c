@@ -207,7 +207,8 @@ static int ring_bell(struct conn *conn, struct engine *engine, int fd)
 
 void engine_ring_late(struct conn *conn, struct engine *engine, int fd)
 {
-	if (atomic_load(&engine->channel.out.shared->on_ring))
+	/* A peer that never hears of a TAKEOVER takes what follows for data. */
+	if (atomic_load(&engine->channel.out.shared->on_ring) && !far_is_between(engine))
 		far_keep_error(engine, ring_bell(conn, engine, fd));
 }
 

@@ -4,8 +4,10 @@
  * (rdma/verbs.h). What is different is what one end sees of the other's words, and when. So:
  *
  *  - Before its bytes come from another place than before, a producer has the consumer's word for it (`seen`): behind a TAKEOVER
- *    nothing is put, behind a SWITCH nothing is sent by TCP, until the consumer says that it knows of it. Its agent answers, a
- *    thread, if its program makes no call. A peer that does not answer in time is given up, and the connection goes on over TCP.
+ *    nothing is put and nothing is rung, behind a SWITCH nothing is sent by TCP, until the consumer says that it knows of it. Its
+ *    agent answers, a thread, if its program makes no call. A peer that does not answer in time is given up, and the connection goes
+ *    on over TCP. Between a SWITCH and the next TAKEOVER there is a raw byte at least: without one the consumer could pass
+ *    the TAKEOVER before the SWITCH's doorbells and FAR_GO have come.
  *  - In the TCP stream a doorbell is a byte of one value and everything else that is not data begins with another
  *    (lane.codes, told by each move): FAR_GO behind a SWITCH, then raw bytes; FAR_RESUME when the queue pair has broken: the
  *    position of the stream from which raw bytes follow. The sender goes on with what the consumer has not confirmed (it is in the

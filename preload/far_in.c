@@ -45,6 +45,17 @@ static void take_control(struct engine *engine, int fd, size_t count)
 	atomic_store(&in->shared->bells, atomic_load(&in->shared->bells_seen));
 }
 
+/* The ring ends with a SWITCH that was passed. To be asked before the next move takes its place: that may come at any time. */
+static void note_end_of_ring(struct engine *engine)
+{
+	struct far_part *far = &engine->far;
+
+	if (!far->left || from_ring(engine) || atomic_load(&lane_of(engine)->shared->head) < far->left)
+		return;
+	far->left = 0;
+	far->expects = true;
+}
+
 /* What has come to the ring since the last time: where the lane moves. And the peer hears that this is known here. */
 static void look_at_moves(struct conn *conn, struct engine *engine)
 {
@@ -54,6 +65,7 @@ static void look_at_moves(struct conn *conn, struct engine *engine)
 	struct verbs_conn *link = far_link(conn);
 	struct lane_move move = { LANE_NO_MOVE, 0, 0 };
 
+	note_end_of_ring(engine);
 	if (tail != far->looked)
 		move = lane_find_move(in, far->looked, tail);
 	if (move.kind == LANE_TAKEOVER) {
@@ -213,10 +225,7 @@ int far_look_there(struct conn *conn, struct engine *engine, int fd)
 	far_is_up(conn, engine);
 	look_at_moves(conn, engine);
 	tell_reader(conn, engine);
-	if (far->left && atomic_load(&in->shared->head) >= far->left && !from_ring(engine)) {
-		far->left = 0;
-		far->expects = true;
-	}
+	note_end_of_ring(engine);
 	if (far->expects)
 		look_behind_switch(conn, engine, fd);
 	else if (from_ring(engine) && !lane_has_left(in))

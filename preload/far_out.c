@@ -92,7 +92,19 @@ static void awaits(struct engine *engine, enum far_out out)
 void far_leaves(struct conn *conn, struct engine *engine)
 {
 	awaits(engine, FAR_OUT_LEAVES);
+	engine->far.has_left = true;
+	engine->far.left_at = atomic_load(&shared_of(engine)->sent);
 	far_push(conn, engine);
+}
+
+/* A TAKEOVER may overtake what is in the TCP stream, but no raw byte: so one keeps what belongs to the SWITCH in front of it. */
+static bool may_enter(const struct engine *engine)
+{
+	const struct far_part *far = &engine->far;
+	const struct lane_shared *out = shared_of(engine);
+
+	return far->out == FAR_OUT_FREE && !atomic_load(&out->on_ring) && atomic_load(&far->state) == FAR_UP &&
+	       !(far->has_left && far->left_at == atomic_load(&out->sent));
 }
 
 void far_hear(struct conn *conn, struct engine *engine)
@@ -298,8 +310,7 @@ int far_before_send(struct conn *conn, struct engine *engine, int fd, uint8_t fi
 		far_step_out(conn, engine, fd);
 		if (is_mistakable(engine, first))
 			evict_reset(conn, fd);
-		if (!far_is_between(engine) && !atomic_load(&shared_of(engine)->on_ring) &&
-		    atomic_load(&engine->far.state) == FAR_UP) {
+		if (may_enter(engine)) {
 			engine->channel.out.codes = choose_codes(first);
 			enters = engine_enter_ring(conn, engine, fd);
 		}

@@ -37,7 +37,8 @@ struct far_part {
 	uint64_t resend_at;	  /* OWES: stream position of the next byte */
 	uint64_t resend_to;
 	uint64_t void_at; /* where a TAKEOVER that has not happened was */
-	bool was_void;
+	uint64_t left_at; /* where the last SWITCH was */
+	bool was_void, has_left;
 	uint8_t frame[FAR_FRAME_BYTES];
 	uint32_t frame_left;
 	/* Under the lock `in`. */

@@ -314,6 +314,86 @@ static void device_that_settles_late_costs_no_connection(void **state)
 	assert_int_equal(errno, EAGAIN);
 }
 
+static enum verbs_state up(struct verbs_conn *conn, enum verbs_trouble *trouble)
+{
+	return VERBS_UP;
+}
+
+static ssize_t push(struct verbs_conn *conn, unsigned int how)
+{
+	return 0;
+}
+
+static const struct verbs_table good_device = { .state = up, .push = push, .poll = count_polls };
+
+/* As the agent does. */
+static void ring_late(void)
+{
+	struct lock_hold hold;
+
+	assert_true(lock_take(&engine_of(0)->out, &hold));
+	engine_ring_late(conns[0], engine_of(0), ends[0]);
+	lock_give(&engine_of(0)->out, &hold);
+}
+
+static void takeover_that_may_not_have_happened_is_not_rung_for(void **state)
+{
+	struct lane_shared *out = lane_from(0)->shared;
+	char byte;
+
+	use_device(&good_device);
+	/* The peer sleeps, and has not told of all that is in the ring. */
+	atomic_store(&out->waits, 1);
+	atomic_store(&out->seen, 0);
+	atomic_store(&out->armed, 0);
+	engine_of(0)->far.out = FAR_OUT_ENTERS;
+	ring_late();
+	assert_int_equal(recv(ends[1], &byte, 1, MSG_DONTWAIT | MSG_PEEK), -1);
+	engine_of(0)->far.out = FAR_OUT_FREE;
+	ring_late();
+	assert_int_equal(recv(ends[1], &byte, 1, MSG_DONTWAIT | MSG_PEEK), 1);
+}
+
+static void takeover_does_not_overtake_what_belongs_to_the_switch_before_it(void **state)
+{
+	struct lane_shared *out = lane_from(0)->shared;
+
+	use_device(&good_device);
+	atomic_store(&out->seen, UINT64_MAX); /* whatever it is, the peer knows it */
+	assert_int_equal(far_before_raw(conns[0], engine_of(0), ends[0], 0), 0);
+	engine_look(conns[1], ends[1]); /* passes the SWITCH */
+	assert_int_equal(far_before_send(conns[0], engine_of(0), ends[0], 'r', 0), 0);
+	assert_false(atomic_load(&out->on_ring));
+	assert_int_equal(send(ends[0], "r", 1, 0), 1);
+	lane_sent_raw(lane_from(0), 1);
+	assert_int_equal(far_before_send(conns[0], engine_of(0), ends[0], 'r', 0), 0);
+	assert_true(atomic_load(&out->on_ring));
+}
+
+static void next_takeover_does_not_hide_what_follows_a_switch(void **state)
+{
+	struct engine *engine = engine_of(1);
+	struct lane *lane = lane_from(0);
+	struct iovec iov = { (char *)"ring", 4 };
+	char got[8] = { 0 };
+	size_t none;
+
+	atomic_store(&engine->far.state, FAR_BROKEN);
+	lane->codes = CODES;
+	assert_true(lane_switch(lane));
+	assert_int_equal(far_look(conns[1], engine, ends[1]), 0);
+	assert_int_equal(lane_get(&engine->channel.in, NULL, 0, false, &none), LANE_RAW);
+	/* All of it comes before the receiver looks again. */
+	assert_int_equal(send(ends[0], "\2raw", 4, 0), 4);
+	lane_sent_raw(lane, 3);
+	assert_true(lane_take_over(lane));
+	assert_int_equal(lane_put(lane, &iov, 1, 0), 4);
+	assert_int_equal(receive_some(1, got, 3, 0), 3);
+	assert_string_equal(got, "raw");
+	assert_int_equal(receive_some(1, got, 4, 0), 4);
+	assert_string_equal(got, "ring");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -330,6 +410,9 @@ int main(void)
 		CASE(what_leads_raw_bytes_is_no_unread_byte),
 		CASE(what_comes_again_is_no_unread_byte),
 		WITH_DEVICE(device_that_settles_late_costs_no_connection),
+		WITH_DEVICE(takeover_that_may_not_have_happened_is_not_rung_for),
+		WITH_DEVICE(takeover_does_not_overtake_what_belongs_to_the_switch_before_it),
+		CASE(next_takeover_does_not_hide_what_follows_a_switch),
 	};
 #undef CASE
 #undef WITH_DEVICE
