@@ -9,6 +9,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
+#include "common/room.h"
 #include "common/sys.h"
 #include "common/thread.h"
 #include "preload/engine_out.h"
@@ -216,7 +217,7 @@ static void *agent_run(void *unused)
 static bool open_descriptors(void)
 {
 	struct epoll_event event = { .events = EPOLLIN };
-	long fd = sys_call(SYS_epoll_create1, EPOLL_CLOEXEC, 0, 0, 0, 0, 0);
+	long fd = room_for_own() ? sys_call(SYS_epoll_create1, EPOLL_CLOEXEC, 0, 0, 0, 0, 0) : -EMFILE;
 
 	if (fd < 0)
 		return false;

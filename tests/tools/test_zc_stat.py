@@ -42,10 +42,24 @@ print("closed", flush=True)
 """
 
 
+# The same with no descriptor left.
+TAKES_ALL = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+more = []
+try:
+    while True:
+        more.append(socket.socket())
+except OSError:
+    pass
+"""
+FULL = PAIR.replace('print("ready"', TAKES_ALL + 'print("ready"', 1)
+
+
 class Pair:
-    def __init__(self, command, **environment):
+    def __init__(self, command, program=PAIR, **environment):
         self.process = subprocess.Popen(
-            [*command, sys.executable, "-c", PAIR], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [*command, sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env=clean_environment(**environment),
         )
         self.pid = self.process.pid
@@ -223,6 +237,18 @@ def test_without_argument_all_processes_are_shown(zc, pair):
 
 
 # Who can't be shown ---------------------------------------------------------------------------------------------------
+
+
+def test_process_that_needed_the_descriptor_of_its_statistics_is_told(zc, pair):
+    got = zc("stat", pair("copy", program=FULL).pid)
+    assert got.returncode == 1 and "used up its descriptors" in got.stderr and not got.stdout
+
+
+def test_file_of_a_process_that_needed_its_descriptor_is_shown(zc, pair, tmp_path):
+    running = pair("copy", program=FULL, ZC_STATS_DIR=str(tmp_path))
+    running.send(10, 5000)
+    process = process_of(zc("stat", tmp_path / f"zc-{running.pid}.stats", "--json"))
+    assert process["running"] is True and connection(process, "client")["paths"]["copy"]["calls"] == 10
 
 
 def test_process_without_zc_is_told(zc, pair):
