@@ -213,11 +213,25 @@ static void resend(struct conn *conn, struct engine *engine, int fd)
 	engine_restore_options(engine, fd);
 }
 
+/* The peer knows of the SWITCH: raw bytes follow, at once or when the TCP stream has room. */
+static void goes_on(struct engine *engine, int fd)
+{
+	struct far_part *far = &engine->far;
+	uint8_t *go = &far->frame[FAR_FRAME_BYTES - 1];
+
+	*go = FAR_CODE_GO(engine->channel.out.codes);
+	far->out = FAR_OUT_FREE;
+	if (far_send_control(engine, fd, go, 1) != -EAGAIN)
+		return;
+	far->out = FAR_OUT_OWES;
+	far->frame_left = 1;
+	far->resend_at = far->resend_to;
+}
+
 void far_step_out(struct conn *conn, struct engine *engine, int fd)
 {
 	struct far_part *far = &engine->far;
 	bool up = far_is_up(conn, engine);
-	uint8_t go = FAR_CODE_GO(engine->channel.out.codes);
 	bool confirmed = atomic_load(&shared_of(engine)->seen) >= far->confirm;
 
 	if (far->out == FAR_OUT_ENTERS && confirmed)
@@ -225,8 +239,8 @@ void far_step_out(struct conn *conn, struct engine *engine, int fd)
 	else if (far->out == FAR_OUT_ENTERS && !up) {
 		did_not_enter(engine);
 		engine_restore_options(engine, fd);
-	} else if (far->out == FAR_OUT_LEAVES && confirmed && far_send_control(engine, fd, &go, 1) != -EAGAIN)
-		far->out = FAR_OUT_FREE;
+	} else if (far->out == FAR_OUT_LEAVES && confirmed)
+		goes_on(engine, fd);
 	else if (!up && ((far->out == FAR_OUT_LEAVES && !confirmed) || atomic_load(&shared_of(engine)->on_ring)))
 		owes(engine);
 	if (far->out == FAR_OUT_OWES)

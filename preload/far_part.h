@@ -17,8 +17,8 @@ enum far_state {
 enum far_out {
 	FAR_OUT_FREE,	/* as the lane says */
 	FAR_OUT_ENTERS, /* a TAKEOVER is put and not answered */
-	FAR_OUT_LEAVES, /* a SWITCH is put, not answered, or FAR_GO is not sent yet */
-	FAR_OUT_OWES,	/* the queue pair has broken: FAR_RESUME and what follows are still to be sent */
+	FAR_OUT_LEAVES, /* a SWITCH is put and not answered */
+	FAR_OUT_OWES,	/* FAR_GO, or behind a break FAR_RESUME and what follows, is still to be sent */
 };
 
 #define FAR_FRAME_BYTES 9 /* FAR_RESUME: its code, and a position, little endian */

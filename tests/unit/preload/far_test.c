@@ -324,7 +324,14 @@ static ssize_t push(struct verbs_conn *conn, unsigned int how)
 	return 0;
 }
 
-static const struct verbs_table good_device = { .state = up, .push = push, .poll = count_polls };
+static void not_to_be_given_up(struct verbs_conn *conn)
+{
+	fail_msg("it is given up");
+}
+
+static const struct verbs_table good_device = {
+	.state = up, .push = push, .poll = count_polls, .fd = no_fd, .arm = never, .give_up = not_to_be_given_up
+};
 
 /* As the agent does. */
 static void ring_late(void)
@@ -370,6 +377,36 @@ static void takeover_does_not_overtake_what_belongs_to_the_switch_before_it(void
 	assert_true(atomic_load(&out->on_ring));
 }
 
+/* A socket that is full, and stays so, takes the place of the connecting end's. Returns what was there. */
+static int put_full_socket_there(int full[2])
+{
+	char much[4096] = { 0 };
+	int before = dup(ends[0]);
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, full), 0);
+	while (real.send(full[0], much, sizeof(much), MSG_DONTWAIT) > 0)
+		;
+	assert_int_equal(dup2(full[0], ends[0]), ends[0]);
+	return before;
+}
+
+/* Where it goes back to TCP there is no room for the byte that says so. */
+static void full_socket_behind_a_switch_is_a_full_socket(void **state)
+{
+	int full[2], before = put_full_socket_there(full);
+
+	use_device(&good_device);
+	atomic_store(&lane_from(0)->shared->seen, UINT64_MAX);
+	assert_int_equal(far_before_raw(conns[0], engine_of(0), ends[0], MSG_DONTWAIT), -EAGAIN);
+	assert_true(far_is_between(engine_of(0)));
+	assert_int_equal(dup2(before, ends[0]), ends[0]);
+	close(before);
+	close(full[0]);
+	close(full[1]);
+	assert_int_equal(far_before_raw(conns[0], engine_of(0), ends[0], MSG_DONTWAIT), 0);
+	assert_false(far_is_between(engine_of(0)));
+}
+
 static void next_takeover_does_not_hide_what_follows_a_switch(void **state)
 {
 	struct engine *engine = engine_of(1);
@@ -412,6 +449,7 @@ int main(void)
 		WITH_DEVICE(device_that_settles_late_costs_no_connection),
 		WITH_DEVICE(takeover_that_may_not_have_happened_is_not_rung_for),
 		WITH_DEVICE(takeover_does_not_overtake_what_belongs_to_the_switch_before_it),
+		WITH_DEVICE(full_socket_behind_a_switch_is_a_full_socket),
 		CASE(next_takeover_does_not_hide_what_follows_a_switch),
 	};
 #undef CASE
