@@ -24,7 +24,7 @@
 
 #define RING 8192u
 #define MOST 6000u
-#define ROUNDS 1000000
+#define ROUNDS 1000000	/* at least: the peer may have had no processor meanwhile */
 #define ROUNDS_EACH 256 /* after which the peer is let in, should there be one core only */
 #define SEEN 200	/* calls, at least, that got as far as to copy bytes; and as many refusals */
 
@@ -159,7 +159,7 @@ static void receives_survive(void **state)
 {
 	unsigned int data_seen = 0, refused = 0;
 
-	for (int i = 0; i < ROUNDS; i++) {
+	for (unsigned int i = 0; i < ROUNDS || data_seen <= SEEN || refused <= SEEN; i++) {
 		struct iovec iov[3];
 		size_t bytes = some_parts(iov), got = SIZE_MAX;
 		int rc = lane_get(&lane, iov, 3, i % 4 == 0, &got);
@@ -177,14 +177,13 @@ static void receives_survive(void **state)
 		data_seen += rc == LANE_DATA;
 		refused += rc == -EPROTO;
 	}
-	assert_true(data_seen > SEEN && refused > SEEN);
 }
 
 static void sends_survive(void **state)
 {
 	unsigned int put = 0, refused = 0;
 
-	for (int i = 0; i < ROUNDS; i++) {
+	for (unsigned int i = 0; i < ROUNDS || put <= SEEN || refused <= SEEN; i++) {
 		struct iovec iov[3];
 		size_t bytes = some_parts(iov), skip = below(bytes + 1);
 		ssize_t room = lane_room(&lane), backlog = lane_backlog(&lane), done;
@@ -204,7 +203,6 @@ static void sends_survive(void **state)
 		put += done > 0;
 		refused += done == -EPROTO;
 	}
-	assert_true(put > SEEN && refused > SEEN);
 }
 
 int main(void)
