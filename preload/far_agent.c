@@ -14,6 +14,7 @@
 #include "common/thread.h"
 #include "preload/engine_out.h"
 #include "preload/far_internal.h"
+#include "preload/gate.h"
 #include "preload/pool.h"
 
 #define STACK_BYTES (256 * 1024)
@@ -125,7 +126,7 @@ static void serve_link(struct conn *conn, struct engine *engine, struct far *far
 		far_kick();
 }
 
-static void serve(struct conn *conn)
+static void serve_engine(struct conn *conn)
 {
 	int fd = conn_fd(conn);
 	struct engine *engine = conn->far && fd >= 0 ? engine_enter(conn, fd) : NULL;
@@ -140,6 +141,30 @@ static void serve(struct conn *conn)
 	if (far && atomic_load(&far->link))
 		serve_link(conn, engine, far, fd);
 	engine_leave(conn);
+}
+
+/*
+ * Who looks for devices loads their drivers, and a child that is forked in the middle of that has a loader whose lists are not whole: its
+ * exit() walks through them. So a fork waits for it. Entered before the engine: who closes is inside, and may wait for this thread.
+ */
+static void serve(struct conn *conn)
+{
+	const struct far *far = conn->far;
+	bool meets = far && (atomic_load(&far->asked) || far->listener);
+
+	if (meets)
+		gate_enter();
+	serve_engine(conn);
+	if (meets)
+		gate_leave();
+}
+
+static void load(void)
+{
+	gate_enter();
+	if (!far_load())
+		atomic_store(&state, FAILED);
+	gate_leave();
 }
 
 static void bury_all(void)
@@ -190,8 +215,7 @@ static void *agent_run(void *unused)
 	struct epoll_event ready[32];
 	uint64_t drained;
 
-	if (!far_load())
-		atomic_store(&state, FAILED);
+	load();
 	for (;;) {
 		bool owes = anybody_owes();
 		long count = sys_call(SYS_epoll_pwait, events, (long)ready, 32, owes ? 5 : -1, 0, 8);

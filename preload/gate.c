@@ -8,14 +8,15 @@
 #include "common/clock.h"
 #include "preload/lock.h"
 
-#define PATIENCE_NS NS_PER_SEC /* for those inside: one may be stopped, and the fork goes on */
+#define PATIENCE_NS (10 * NS_PER_SEC) /* for those inside: one may be stopped, and the fork goes on */
+#define LOOK_NS (10 * NS_PER_MS)
 
 static _Atomic uint32_t inside; /* threads */
 static _Atomic uint32_t closed;
 
 static void wait_while(_Atomic uint32_t *word, uint32_t value)
 {
-	const struct timespec most = { .tv_nsec = PATIENCE_NS / 100 };
+	const struct timespec most = { .tv_nsec = LOOK_NS };
 
 	sys_call(SYS_futex, (long)word, FUTEX_WAIT_PRIVATE, (long)value, (long)&most, 0, 0);
 }

@@ -5,6 +5,8 @@
  * for whom its doorbells are left in the stream. Whoever opens or closes a connection meanwhile waits for the fork, which waits
  * for those that are at it.
  *
+ * The same holds for the loader's work in the background (far_agent.c).
+ *
  * Nobody waits who has a lock of the library's already. Who forks has one: what a program does in handlers of pthread_atfork() is
  * part of the fork.
  */

@@ -2,12 +2,13 @@
 /* A process that forks while its other threads open and close connections: each is the child's, too, or is not there. */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 
 #include "pair_testing.h"
 #include "preload/choose.h"
-#include "preload/engine.h"
+#include "preload/far.h"
 #include "preload/watch.h"
 
 #define FORKS 200
@@ -171,6 +172,34 @@ static void fork_opens_and_closes_what_its_handlers_want(void **state)
 	close_pair(fds);
 }
 
+/* Its agent has begun to load the plug-in when it forks. Returns how the child has ended. */
+static int fork_while_loading(void)
+{
+	int ends[2], status = -1;
+	char fd[16], byte;
+	pid_t child;
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+	snprintf(fd, sizeof(fd), "%d", ends[1]);
+	setenv("SLOW_PLUG_IN", fd, 1);
+	assert_true(far_ready());
+	assert_int_equal(read(ends[0], &byte, 1), 1);
+	conn_before_fork();
+	child = fork();
+	conn_after_fork(child);
+	if (!child)
+		exit(0); /* the loader's lists are walked through */
+	assert_int_equal(write(ends[0], "", 1), 1);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	return status;
+}
+
+static void plug_in_is_whole_in_a_child(void **state)
+{
+	FORKS_OF_MANY_THREADS();
+	assert_int_equal(fork_while_loading(), 0);
+}
+
 static int start(void **state)
 {
 	settings.path = PATH_BSDP;
@@ -185,6 +214,7 @@ int main(void)
 		cmocka_unit_test(epoll_sets_end_before_a_fork_or_after_it),
 		cmocka_unit_test(duplicate_of_a_set_that_is_closed_is_none),
 		cmocka_unit_test(fork_opens_and_closes_what_its_handlers_want),
+		cmocka_unit_test(plug_in_is_whole_in_a_child),
 	};
 
 	return cmocka_run_group_tests(tests, start, NULL);
