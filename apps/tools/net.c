@@ -14,6 +14,9 @@
 
 #define BACKLOG 1024
 
+/* No SOCK_CLOEXEC and no accept4() here: the tools execute nothing, and rdma-core's preload for rsockets, which they are compared
+ * with, leaves such sockets to TCP without a word. */
+
 void net_address_text(const struct sockaddr_storage *address, char out[NET_ADDRESS_BYTES])
 {
 	char host[64] = "?", port[8] = "?";
@@ -47,7 +50,7 @@ int net_listen(const char *address, uint64_t port, char out[NET_ADDRESS_BYTES], 
 
 	if (rc)
 		return rc;
-	fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	fd = socket(list->ai_family, SOCK_STREAM, 0);
 	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) ||
 	    bind(fd, list->ai_addr, list->ai_addrlen) || listen(fd, BACKLOG) || fcntl(fd, F_SETFL, O_NONBLOCK) < 0) {
 		rc = fault_errno(fault, errno, "can't listen on %.100s port %llu", address, (unsigned long long)port);
@@ -94,7 +97,7 @@ static int await(int fd, uint64_t timeout_s)
 
 static int connect_one(const struct addrinfo *to, uint64_t timeout_s, uint64_t socket_buffer)
 {
-	int fd = socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	int fd = socket(to->ai_family, SOCK_STREAM, 0);
 	int rc;
 
 	if (fd < 0)

@@ -75,7 +75,7 @@ static void link_open(struct server *server, int fd)
 static int accept_all(struct server *server, int listener)
 {
 	for (;;) {
-		int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+		int fd = accept(listener, NULL, NULL);
 
 		if (fd >= 0)
 			link_open(server, fd);
