@@ -90,6 +90,9 @@ static const char *bytes_words(const struct compare_options *options)
 {
 	if (options->bytes.kind != EXTRACT_NONE)
 		return "as told by the client";
+	if (options->lab)
+		return "through the interfaces between the lab's hosts during the client's run, headers and RDMA's packets "
+		       "included";
 	if (options->isolate)
 		return "received by the loopback interface of the comparison's own network namespace, headers included, "
 		       "and through rings beside it";
@@ -409,6 +412,13 @@ static bool any_failed(const struct comparison *list, size_t count)
 	return false;
 }
 
+static void list_free(struct comparison *list, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		comparison_free(&list[i]);
+	free(list);
+}
+
 static int measure(struct bench *bench, struct outputs *out)
 {
 	struct comparison comparison;
@@ -430,6 +440,21 @@ static int measure(struct bench *bench, struct outputs *out)
 	return rc;
 }
 
+/* The rounds are the guest's; what came of them is shown here. */
+static int measure_in_lab(struct bench *bench, struct outputs *out, int argc, char **argv)
+{
+	struct comparison *list = NULL;
+	size_t count = 0;
+	int rc = make_directory(bench);
+
+	if (!rc)
+		rc = lab_measure(bench, argc, argv, &list, &count);
+	if (!rc)
+		rc = show(out, list, count, false) || any_failed(list, count);
+	list_free(list, count);
+	return rc;
+}
+
 static int merge(const struct compare_options *options, struct outputs *out)
 {
 	struct comparison *list = NULL;
@@ -442,9 +467,7 @@ static int merge(const struct compare_options *options, struct outputs *out)
 			rc = command_failed("compare", "%s", why);
 	if (!rc)
 		rc = show(out, list, count, true) || any_failed(list, count);
-	for (size_t i = 0; i < count; i++)
-		comparison_free(&list[i]);
-	free(list);
+	list_free(list, count);
 	return rc;
 }
 
@@ -480,6 +503,8 @@ int zc_compare(int argc, char **argv)
 		rc = open_outputs(&out, &options);
 	if (!rc && options.merge)
 		rc = merge(&options, &out);
+	else if (!rc && options.lab && !lab_is_here())
+		rc = measure_in_lab(&bench, &out, argc, argv);
 	else if (!rc && !(rc = prepare(&bench)))
 		rc = measure(&bench, &out);
 end:

@@ -19,6 +19,7 @@
 #include "common/settings.h"
 
 #define COMPARE_REPEAT_MAX 1000
+#define LAB_SERVER_ADDRESS "10.9.0.2" /* docs/lab.md: who connects to it is on the other host */
 
 /* What was asked for ------------------------------------------------------------------------------------------------ */
 
@@ -46,7 +47,7 @@ struct compare_options {
 	enum zc_path path[PATH_COUNT];
 	size_t paths;
 	unsigned int repeat, warmup;
-	bool preload_server, preload_client, isolate, quiet;
+	bool preload_server, preload_client, isolate, lab, quiet;
 	double timeout_s;
 	const char *json, *csv, *html;
 	json_t *notes; /* of the user, for the environment */
@@ -56,6 +57,9 @@ struct compare_options {
 
 /* Reads the command line. Returns 0, an exit status, or -1 when help was printed. */
 int compare_parse(int argc, char **argv, struct compare_options *out);
+
+/* compare_lab.c: where the server is to listen, {address}. */
+const char *server_address(const struct compare_options *options);
 
 /* Fills in what a known tool prints. Returns 0 or -ENOENT; `names` then lists those that are known. */
 int preset_apply(const char *name, struct compare_options *options, char *names, size_t bytes);

@@ -32,6 +32,7 @@ enum {
 	OPT_VERIFY,
 	OPT_TIMEOUT,
 	OPT_ISOLATE,
+	OPT_LAB,
 	OPT_JSON,
 	OPT_CSV,
 	OPT_HTML,
@@ -60,6 +61,7 @@ static const struct option table[] = {
 	{ "verify", required_argument, NULL, OPT_VERIFY },
 	{ "timeout", required_argument, NULL, OPT_TIMEOUT },
 	{ "isolate", no_argument, NULL, OPT_ISOLATE },
+	{ "lab", no_argument, NULL, OPT_LAB },
 	{ "json", required_argument, NULL, OPT_JSON },
 	{ "csv", required_argument, NULL, OPT_CSV },
 	{ "html", required_argument, NULL, OPT_HTML },
@@ -260,6 +262,9 @@ static int take_option(int option, struct compare_options *out, int *direction)
 	case OPT_ISOLATE:
 		out->isolate = true;
 		return 0;
+	case OPT_LAB:
+		out->lab = true;
+		return 0;
 	case OPT_MERGE:
 		out->merge = true;
 		return 0;
@@ -271,9 +276,10 @@ static int take_option(int option, struct compare_options *out, int *direction)
 
 static int check_merge(char **files, struct compare_options *out)
 {
-	if (out->server || out->client)
-		return command_usage("compare",
-				     "--merge shows results that are there: it goes without --server and --client");
+	if (out->server || out->client || out->lab)
+		return command_usage(
+			"compare",
+			"--merge shows results that are there: it goes without --server, --client and --lab");
 	if (!*files)
 		return command_usage("compare", "--merge needs FILEs that --json has written");
 	out->file = files;
@@ -300,6 +306,28 @@ static int check_ready(struct compare_options *out)
 	if (*end || strspn(out->ready_text, "0123456789") != strlen(out->ready_text) || !port || port > 65535)
 		return command_usage("compare", "--ready: port:%s; allowed are port:{port} and ports from 1 to 65535",
 				     out->ready_text);
+	return 0;
+}
+
+static bool names_lab(const char *command)
+{
+	return strstr(command, "{address}") || strstr(command, LAB_SERVER_ADDRESS) || strstr(command, "fd09::2");
+}
+
+/* A comparison within one host would be measured, and taken for one between two. */
+static int check_lab(const struct compare_options *out)
+{
+	if (!out->lab)
+		return 0;
+	if (out->isolate)
+		return command_usage("compare",
+				     "--lab and --isolate: the lab's hosts are in the guest's own network already");
+	if (!names_lab(out->server) || !names_lab(out->client))
+		return command_usage(
+			"compare",
+			"--lab: write {address} where the %s command has the server's address; it is " LAB_SERVER_ADDRESS
+			" in the lab, and 127.0.0.1 elsewhere",
+			names_lab(out->server) ? "client's" : "server's");
 	return 0;
 }
 
@@ -330,6 +358,8 @@ static int check(struct compare_options *out, int direction, char **rest)
 		rc = compile("--metric", out->metric.text, &out->metric.regex, true);
 	if (!rc && out->bytes.kind == EXTRACT_REGEX)
 		rc = compile("--bytes", out->bytes.text, &out->bytes.regex, true);
+	if (!rc)
+		rc = check_lab(out);
 	return rc ? rc : check_ready(out);
 }
 

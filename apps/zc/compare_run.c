@@ -95,7 +95,7 @@ static void fail_status(struct one *one, const char *role, int status)
 
 /* Waiting ------------------------------------------------------------------------------------------------------------ */
 
-static void take_signal(struct bench *bench)
+void take_signal(struct bench *bench)
 {
 	struct signalfd_siginfo info;
 
@@ -260,11 +260,9 @@ static int start(struct one *one, const char *role, const char *command, bool pr
 {
 	char printed[PATH_MAX + 64], output[PATH_MAX + 64], error[PATH_MAX + 64];
 	const struct placeholder list[] = {
-		{ "{port}", one->port },
-		{ "{dir}", one->work },
-		{ "{path}", path_name(one->path) },
-		{ "{output}", printed },
-		{ 0 },
+		{ "{port}", one->port }, { "{address}", server_address(one->bench->options) },
+		{ "{dir}", one->work },	 { "{path}", path_name(one->path) },
+		{ "{output}", printed }, { 0 },
 	};
 	struct keeper_plan plan = {
 		.output = output,
@@ -331,12 +329,12 @@ static void take_figures(struct one *one, double through_interfaces)
 	free(text);
 }
 
-/* What rings have carried so far in this run: no interface has seen it. */
+/* What rings have carried so far in this run: no interface has seen it, unless they are between hosts. */
 static double through_rings(const struct one *one)
 {
 	struct stats_sum sum = { 0 };
 
-	if (one->bench->options->bytes.kind != EXTRACT_NONE)
+	if (one->bench->options->bytes.kind != EXTRACT_NONE || one->bench->options->lab)
 		return 0.0;
 	stats_sum_add(&sum, one->stats);
 	return (double)(sum.all.path[PATH_BSDP].counter[STAT_PATH_BYTES] +
@@ -355,8 +353,10 @@ static int run_client(struct one *one)
 	if (!rc)
 		rc = wait_command(one, "client", &one->client, &note);
 	if (!rc) {
-		double through = interface_bytes() - bytes_before + through_rings(one);
+		double through = interface_bytes() - bytes_before;
 
+		/* Both ends of the link between the lab's hosts are interfaces of one machine. */
+		through = options->lab ? through / 2.0 : through + through_rings(one);
 		one->run->cpu_server_s = meter_cpu(&one->server_meter, one->server.pid) - server_before;
 		one->run->cpu_client_s = meter_cpu(&one->client_meter, one->client.pid);
 		one->run->wall_s = (double)(note.ended_ns - note.started_ns) / (double)NS_PER_SEC;

@@ -21,6 +21,14 @@ struct bench {
 /* Does one run and fills in all but round and order. Adds the statistics that it left to `sum`. */
 void run_once(struct bench *bench, enum zc_path path, struct run *out, struct stats_sum *sum);
 
+/* compare_lab.c: whether this process is in the lab's guest already. */
+bool lab_is_here(void);
+/* Runs this command line there. Returns 0 with what came of it, or an exit status. Ownership: the caller's. */
+int lab_measure(struct bench *bench, int argc, char **argv, struct comparison **list, size_t *count);
+
+/* Notes the signal that asks for an end. */
+void take_signal(struct bench *bench);
+
 /* Removes a directory and all that is in it. */
 void remove_tree(const char *directory);
 

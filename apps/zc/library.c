@@ -53,8 +53,7 @@ static int find_named(const char *named, char *out, size_t bytes)
 	return rc;
 }
 
-/* Returns the directory that this command is in, in `out`. */
-static int own_directory(char *out, size_t bytes)
+int own_directory(char *out, size_t bytes)
 {
 	ssize_t got = readlink("/proc/self/exe", out, bytes - 1);
 	char *slash;

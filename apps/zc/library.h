@@ -17,4 +17,7 @@ int library_find(char *out, size_t bytes);
  */
 int library_preload(const char *library);
 
+/* Tells the directory that this command is in. Returns 0 or -errno. */
+int own_directory(char *out, size_t bytes);
+
 #endif

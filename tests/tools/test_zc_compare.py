@@ -10,6 +10,7 @@ import pathlib
 import pty
 import select
 import shlex
+import shutil
 import signal
 import socket
 import statistics
@@ -279,6 +280,28 @@ def test_ready_by_what_the_server_prints(compare):
 def test_server_in_the_background(compare):
     measured(compare, server=f"{SERVER} background {os.getpid()}")
     assert not running(f"background {os.getpid()}")
+
+
+def test_the_servers_address_is_this_host(compare):
+    assert measured(compare, "--metric", "at 127.0.0.([0-9]+)", client=f"{CLIENT} && echo at {{address}}")["paths"][0]["runs"][0]["value"] == 1.0
+
+
+@pytest.mark.parametrize("arguments, words", [
+    ([], ["{address}", "client's", "10.9.0.2"]),
+    (["--isolate"], ["--lab and --isolate"]),
+])
+def test_what_the_lab_can_not_do_is_told(compare, arguments, words):
+    done = compare("--lab", *arguments, server=f"{SERVER} # {{address}}")
+    assert done.returncode == 2 and all(word in done.stderr for word in words), done.stderr
+
+
+def test_a_zc_without_the_labs_scripts_names_them(compare, build, tmp_path):
+    installed = tmp_path / "usr" / "bin" / "zc"
+    installed.parent.mkdir(parents=True)
+    shutil.copy(build / "apps/zc/zc", installed)
+    command = [installed, "compare", "--lab", "--server", f"{SERVER} # {{address}}", "--client", f"{CLIENT} # {{address}}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=clean_environment())
+    assert done.returncode == 1 and "scripts/lab: No such file" in done.stderr and "not installed" in done.stderr
 
 
 def skip_without_isolation():
