@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 
+from experiments import network, stacks
 from experiments.environment import ROOT
 from experiments.processes import ProgramFailed, output
 
@@ -39,9 +40,16 @@ class App:
     needs: tuple
     paths: tuple = tuple(PAIR)
     verify: str = ""
+    network: str = network.Loopback.name
 
     def title(self):
-        return f"A loopback {self.name}"
+        return f"A {self.network} {self.name}"
+
+    def between_hosts(self):
+        """The same between the lab's hosts: server and client name the address."""
+        here, there = network.Loopback.server_address, network.Rdma.server_address
+        moved = {part: getattr(self, part).replace(here, there) for part in ("server", "client", "verify")}
+        return dataclasses.replace(self, network=network.Rdma.name, paths=tuple(path for path in PAIR if path in self.paths), **moved)
 
 
 def rate(seconds):
@@ -70,14 +78,14 @@ def iperf3(paths):
 
 
 def redis(size, paths):
-    server = "redis-server --port {port} --bind 127.0.0.1 --save '' --appendonly no --dir {dir}"
-    bench = "redis-benchmark -p {port} --csv"
+    server = "redis-server --port {port} --bind 127.0.0.1 --protected-mode no --save '' --appendonly no --dir {dir}"
+    bench = "redis-benchmark -h 127.0.0.1 -p {port} --csv"
     for name, options, count in (("1 client", "-c 1", 1), ("50 clients", "-c 50", 2), ("50 clients, pipelined 16", "-c 50 -P 16", 16)):
         count *= size["requests"]
         # The value that is got has to be there first.
         yield App(f"redis GET 100 B, {name}", server, f"{bench} -t set -n 1 -d 100 >&2 && {bench} -t get {options} -n {count}",
                   ("--preset", "redis-benchmark"), "request", fixed(count), ("redis-server", "redis-benchmark"), paths,
-                  f"python3 {CHECKS}/redis_client.py {{port}} >&2")
+                  f"python3 {CHECKS}/redis_client.py {{port}} 127.0.0.1 >&2")
 
 
 def memcached(paths):
@@ -92,7 +100,7 @@ def memcached(paths):
 
 def nginx(scratch, paths):
     bodies, sums = scratch / "bodies", scratch / "sums"
-    config = f"sed 's#@dir@#{{dir}}#;s#@port@#{{port}}#;s#@bodies@#{bodies}#' {ROOT}/experiments/nginx.conf >{{dir}}/nginx.conf"
+    config = f"sed 's#@dir@#{{dir}}#;s#@host@#127.0.0.1#;s#@port@#{{port}}#;s#@bodies@#{bodies}#' {ROOT}/experiments/nginx.conf >{{dir}}/nginx.conf"
     for name, body, connections in (("1 KB bodies, 16 connections kept alive", 1000, 16), ("1 MB bodies, 4 connections", 1000000, 4)):
         url = f"http://127.0.0.1:{{port}}/{body}"
         yield App(f"nginx, {name}", f"{config} && exec nginx -e stderr -p {{dir}} -c {{dir}}/nginx.conf",
@@ -122,8 +130,8 @@ def pgbench(scratch, paths):
               "transaction", rate(1), tuple(programs), paths)
 
 
-def apps(files, scratch, profile, wanted_paths):
-    """The comparisons of a profile, each on those of its paths that are wanted."""
+def apps(files, scratch, profile, wanted_paths, networks):
+    """The comparisons of a profile, each on those of its paths that are wanted: on loopback, or between hosts."""
     size = profile.apps
     pair = tuple(path for path in PAIR if path in wanted_paths)
     stream = tuple(path for path in STREAM if path in wanted_paths)
@@ -131,7 +139,8 @@ def apps(files, scratch, profile, wanted_paths):
         return []
     found = [*exchanges(files, size, pair), *iperf3(stream), *redis(size, pair), *memcached(pair), *nginx(scratch, pair),
              *pgbench(scratch, pair)]
-    return [app for app in found if size["names"] is None or app.name.startswith(size["names"])]
+    found = [app for app in found if size["names"] is None or app.name.startswith(size["names"])]
+    return [app.between_hosts() for app in found] if networks == [network.Rdma.name] else found
 
 
 def missing(app):
@@ -198,10 +207,11 @@ class Comparisons:
     def _compare(self, app, repeats, server, client, more):
         told = self.scratch / "compare.json"
         told.unlink(missing_ok=True)
-        command = ["env", f"ZC_LIBRARY={self.files['library']}", f"PATH={os.environ['PATH']}:/usr/sbin:/sbin", str(self.files["zc"]),
+        command = ["env", *(f"{name}={value}" for name, value in stacks.BY_RDMA[:1] if app.network == network.Rdma.name)]
+        command += [f"ZC_LIBRARY={self.files['library']}", f"PATH={os.environ['PATH']}:/usr/sbin:/sbin", str(self.files["zc"]),
                    "compare", "--quiet", "--paths", ",".join(app.paths), "--repeat", str(repeats), "--timeout", str(TIMEOUT_S),
                    "--name", app.name, "--server", server, "--client", client, "--json", str(told), *app.figure, *more]
-        command += ["--isolate"] if self.isolates else []
+        command += ["--isolate"] if self.isolates and app.network == network.Loopback.name else []
         try:
             output(command, self.scratch / "errors", LIMIT_S)
         except ProgramFailed:
@@ -237,7 +247,8 @@ class Comparisons:
             self._prepare(app)
             verify = ["--warmup", "0"] + (["--verify", app.verify] if app.verify else [])
             first = self._compare(app, 1, self._counted("server", app.server), self._counted("client", app.client), verify)
-            then = self._compare(app, repeats, app.server, app.client, ["--warmup", "1"])
+            warmup = "1" if app.network == network.Loopback.name else "0"  # which is as long as all else, emulated
+            then = self._compare(app, repeats, app.server, app.client, ["--warmup", warmup])
         except (ProgramFailed, OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
             return [{"name": app.name, "path": path, "kind": "measure", "repeat": repeat, "status": "failed", "error": str(error)}
                     for path in app.paths for repeat in range(repeats)]

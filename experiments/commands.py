@@ -5,7 +5,7 @@ import pathlib
 import signal
 import sys
 
-from experiments import apps, environment, matrix, network, stacks
+from experiments import apps, environment, lab, matrix, network, stacks
 from experiments.errors import Failure, Usage
 
 
@@ -37,8 +37,8 @@ def add_run(commands):
     parser.add_argument("--build", metavar="PRESET|DIR", default="release", help="build that is measured (default: release)")
     parser.add_argument("--experiments", type=listed("experiment", experiments), default=experiments, metavar="LIST",
                         help="; ".join(f"{name}: {what}" for name, what in matrix.EXPERIMENTS.items()))
-    parser.add_argument("--networks", type=listed("network", network.NETWORKS), default=network.NETWORKS, metavar="LIST",
-                        help=", ".join(network.NETWORKS))
+    parser.add_argument("--networks", type=listed("network", network.NETWORKS), metavar="LIST",
+                        help=f"{', '.join(network.NETWORKS)} (default: the profile's own)")
     parser.add_argument("--paths", type=listed("path", paths), default=paths, metavar="LIST", help=", ".join(paths))
     parser.add_argument("--only", action="append", default=[], metavar="TEXT",
                         help="of M, W, S and A only points with TEXT in their title (e.g. 'S loopback ping-pong'); may be given again")
@@ -53,6 +53,8 @@ def add_outputs(commands):
         parser = commands.add_parser(name, help=what)
         parser.add_argument("results", type=pathlib.Path, metavar="DIR", help="a results folder")
         parser.add_argument("--output", type=pathlib.Path, metavar="FILE", help=f"default: {default}")
+        if name == "report":
+            parser.add_argument("--rdma", type=pathlib.Path, metavar="DIR", help="a results folder of the profile rdma, for a section in it")
 
 
 def parser_of():
@@ -70,7 +72,7 @@ def list_runs(options):
     repeats = options.repeats or profile.repeats
     if "A" in options.experiments:
         files = {"exchange": "exchange"}
-        for app in apps.apps(files, pathlib.Path("scratch"), profile, options.paths):
+        for app in apps.apps(files, pathlib.Path("scratch"), profile, options.paths, options.networks):
             if all(text in app.title() for text in options.only):
                 print(f"{app.title()} on {', '.join(app.paths)}")
     for point in found:
@@ -79,18 +81,29 @@ def list_runs(options):
     return 0
 
 
-def dispatch(options):
+def run(options, arguments):
+    if options.networks is None:
+        options.networks = matrix.PROFILES[options.profile].networks
+    if options.list:
+        return list_runs(options)
+    if options.results is None:
+        options.results = environment.ROOT / "results" / options.profile
+    options.results = options.results.resolve()
+    from experiments import measure
+    if not lab.is_needed(options.networks):
+        return measure.run(options)
+    environment.needed(environment.build_folder(options.build))
+    measure.restart(options)
+    return lab.run([word for word in arguments if word != "--restart"], options.results)
+
+
+def dispatch(options, arguments):
     # Imported where needed: `run` works without pandas and matplotlib.
     if options.command == "run":
-        if options.list:
-            return list_runs(options)
-        if options.results is None:
-            options.results = environment.ROOT / "results" / options.profile
-        from experiments import measure
-        return measure.run(options)
+        return run(options, arguments)
     if options.command == "report":
         from experiments import report
-        return report.write(options.results, options.output or options.results / "report.html")
+        return report.write(options.results, options.output or options.results / "report.html", options.rdma)
     from experiments import figures
     return figures.write(options.results, options.output or environment.ROOT / "docs" / "figures.md")
 
@@ -100,7 +113,7 @@ def main(arguments):
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     options = parser_of().parse_args(arguments)
     try:
-        return dispatch(options)
+        return dispatch(options, arguments)
     except KeyboardInterrupt:
         print("\nexperiments: interrupted; the same command takes it up again", file=sys.stderr)
         return 130

@@ -4,12 +4,12 @@ import dataclasses
 
 import pandas
 
-from experiments import apps, costs, matrix, measure, results, runner, stacks
+from experiments import apps, costs, limits, matrix, measure, results, runner, stacks
 from experiments.errors import Failure
 
 POINT = ["experiment", "network", *matrix.PARAMETERS]
 TEXTS = {"experiment", "network", "mode", "stack", "path", "settings", "kind", "status", "error", "latency_of", "path_bytes",
-         "reasons", "verified", "measure", "subject", "what", "unit", "name", "higher", "operation", "explanation",
+         "reasons", "verified", "measure", "subject", "what", "unit", "name", "tool", "higher", "operation", "explanation",
          *results.PROVENANCE}
 
 
@@ -23,6 +23,7 @@ class Data:
     failed: pandas.DataFrame  # runs that failed and have not gone well since
     points: pandas.DataFrame  # one row for each point and stack: medians
     apps: pandas.DataFrame  # the runs of unmodified programs
+    limits: pandas.DataFrame  # the runs of tools that use RDMA without zc
     counted: pandas.DataFrame  # one run of each on each path, verified, with system calls and context switches counted
 
 
@@ -75,18 +76,21 @@ def load(folder):
         raise Failure(f"{folder} is not a results folder: it has no {results.ENVIRONMENT} (scripts/experiments run makes one)")
     tables = [results.Table(folder / measure.RUNS, runner.COLUMNS, runner.KEY),
               results.Table(folder / measure.COSTS, costs.COLUMNS, costs.KEY),
-              results.Table(folder / measure.APPS, apps.COLUMNS, apps.KEY)]
+              results.Table(folder / measure.APPS, apps.COLUMNS, apps.KEY),
+              results.Table(folder / measure.LIMITS, limits.COLUMNS, limits.KEY)]
     for table in tables:
         results.check_rows(table, there)
     if not any(table.rows for table in tables):
         raise Failure(f"{folder} has no rows yet")
-    all_runs, all_costs, all_apps = (frame_of(table) for table in tables)
+    all_runs, all_costs, all_apps, all_limits = (frame_of(table) for table in tables)
     good = all_runs[all_runs.status == "ok"].drop_duplicates(runner.KEY, keep="last")
     runs = good[good.kind == "measure"]
-    failed = pandas.concat([still_failed(all_runs, runner.KEY), still_failed(all_costs, costs.KEY), still_failed(all_apps, apps.KEY)])
+    failed = pandas.concat([still_failed(all_runs, runner.KEY), still_failed(all_costs, costs.KEY), still_failed(all_apps, apps.KEY),
+                            still_failed(all_limits, limits.KEY)])
     programs = all_apps[all_apps.status == "ok"].drop_duplicates(apps.KEY, keep="last")
     return Data(folder, there, runs, good[good.kind == "verify"], all_costs[all_costs.status == "ok"], failed, medians(runs),
-                programs[programs.kind == "measure"], programs[programs.kind == "verify"])
+                programs[programs.kind == "measure"], all_limits[all_limits.status == "ok"].drop_duplicates(limits.KEY, keep="last"),
+                programs[programs.kind == "verify"])
 
 
 @dataclasses.dataclass
@@ -112,8 +116,8 @@ def pairs(runs, plain, value, higher=True):
 
 
 def stack_order(names):
-    """The stacks that occur, plain TCP first, then in the order of the list of paths, then the paper's own ones."""
-    known = stacks.path_names() + [stacks.CONTROL]
+    """The stacks that occur, plain TCP first, then in the order of the list of paths, rsockets, then the paper's own ones."""
+    known = stacks.path_names() + [stacks.CONTROL, stacks.RSOCKETS]
     names = list(dict.fromkeys(names))
     return [name for name in known if name in names] + [name for name in names if name not in known]
 

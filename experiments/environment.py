@@ -11,6 +11,7 @@ import os
 import pathlib
 import platform
 import re
+import shutil
 import subprocess
 
 from experiments.errors import Failure
@@ -21,6 +22,7 @@ SOURCES = ["CMakeLists.txt", "CMakePresets.json", "common", "rdma", "preload", "
 FINGERPRINT = ["commit", "changes", "build_type", "profile", "kernel", "cpu", "cores"]
 
 LIBRARY = "preload/libzc.so"
+PLUG_IN = "rdma/libzc-verbs.so"
 TOOLS = {name: f"apps/tools/{name}" for name in ("zc-msg", "zc-writes", "zc-ttcp")}
 
 
@@ -109,6 +111,17 @@ def needed(build):
         if not file.exists():
             raise Failure(f"{file} is missing: build it first (cmake --preset PRESET && cmake --build --preset PRESET)")
     return files
+
+
+def copied(files, scratch):
+    """The same files in memory, as the guest's are slow; the library with its transport between hosts beside it, as when installed."""
+    folder = scratch / "build"
+    folder.mkdir()
+    plug_in = files["library"].parent.parent / PLUG_IN
+    if not plug_in.exists():
+        raise Failure(f"{plug_in} is missing: zc was built without libibverbs and librdmacm (scripts/deps build)")
+    shutil.copy(plug_in, folder)
+    return {name: pathlib.Path(shutil.copy(file, folder)) for name, file in files.items()}
 
 
 def gather(build, profile):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """docs/figures.md: the goals and the medians of a results folder, as plain tables."""
-from experiments import data, environment, figures_engine, goals, results, stacks
+from experiments import data, environment, figures_engine, figures_rdma, goals, results, stacks
 
 WARNING = "**The profile `smoke` only shows that everything works: its runs are too short for their figures to mean anything.**\n"
 
@@ -11,10 +11,10 @@ def table(head, rows):
     return "\n".join(lines + ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]) + "\n"
 
 
-def goal_table(its):
+def goal_table(listed):
     head = "| goal | wanted | measured | | why |\n| --- | --- | ---: | --- | --- |\n"
     return head + "".join(
-        f"| {goal.name} | {goal.wanted} | {goal.measured} | {goal.verdict()} | {goal.why} |\n" for goal in goals.all_goals(its))
+        f"| {goal.name} | {goal.wanted} | {goal.measured} | {goal.verdict()} | {goal.why} |\n" for goal in listed)
 
 
 def number(value, digits=3):
@@ -66,7 +66,8 @@ def text_of(its):
         "# Figures\n",
         "Made by `scripts/experiments figures`; not to be edited by hand. How to measure anew: `scripts/experiments run --profile engine "
         "&& scripts/experiments figures results/engine`, on a machine that has nothing else to do; then `scripts/experiments report "
-        "results/engine` for pictures beside the sources' own tables. The profile `full` has the whole matrix.\n",
+        "results/engine` for pictures beside the sources' own tables. The profile `full` has the whole matrix, "
+        "and the profile `rdma` is the section of that name.\n",
         f"{environment.caption(its.environment)}. Profile `{its.environment['profile']}`, {rounds:.0f} rounds of {len(its.runs)} runs, "
         f"load {its.environment['load_at_start']:.1f} when it began.\n",
     ]
@@ -74,7 +75,7 @@ def text_of(its):
         parts.append(WARNING)
     if len(its.failed):
         parts.append(f"{len(its.failed)} runs failed; they are not in the tables.\n")
-    parts += ["## Goals\n", goal_table(its), *figures_engine.apps_section(its, table), *figures_engine.steps_section(its, table)]
+    parts += ["## Goals\n", goal_table(goals.all_goals(its)), *figures_engine.apps_section(its, table), *figures_engine.steps_section(its, table)]
     parts += ["## The matrix\n", MATRIX_WORDS] if len(its.points) else []
     names = {"M": "Messages of eight fields", "W": "Many writes, writev, one write", "S": "Modes of the AZ-SDP paper"}
     for experiment, network, text in matrix_tables(its):
@@ -93,7 +94,13 @@ MATRIX_WORDS = (
 
 
 def write(folder, output):
+    """Each profile has its own part of the document: what the folder is not about stays as it was."""
     its = data.load(folder)
-    results.write_whole(output, text_of(its))
+    before, rdma = figures_rdma.split(output.read_text(encoding="utf-8")) if output.exists() else ("# Figures\n", "")
+    if figures_rdma.is_rdma(its):
+        rdma = figures_rdma.section(its, table, goal_table)
+    else:
+        before = text_of(its)
+    results.write_whole(output, before + (f"\n{rdma}" if rdma else ""))
     print(f"{output}: {len(its.points)} medians of {len(its.runs)} runs")
     return 0

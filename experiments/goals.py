@@ -152,7 +152,9 @@ def bare_copies(its):
 
 
 def all_goals(its):
-    from experiments import goals_engine  # which makes Goals too
+    from experiments import goals_engine, goals_rdma  # which make Goals too
 
+    if its.environment["profile"] == "rdma":
+        return [goal for make in goals_rdma.MAKERS for goal in make(its)]
     makers = (pass_through, pass_share, start, auto_ratio, gather, bare_copies, *goals_engine.MAKERS)
     return [goal for make in makers for goal in make(its)]

@@ -3,10 +3,11 @@
 What is run: the points of each profile. A point is one command line of a tool on one network; it is run on several stacks in turn.
 
 M: messages of eight fields (zc-msg). W: many writes, writev, one write (zc-writes). S: the AZ-SDP paper's modes (zc-ttcp).
-C, what single calls cost, is in costs.py; A, unmodified programs, in apps.py.
+C, what single calls cost, is in costs.py; A, unmodified programs, in apps.py; L, what RDMA gives without zc, in limits.py.
 """
 import dataclasses
 
+from experiments import network
 from experiments import stacks as stack_module
 
 EXPERIMENTS = {
@@ -15,6 +16,7 @@ EXPERIMENTS = {
     "S": "the modes of the AZ-SDP paper",
     "C": "what single calls cost",
     "A": "unmodified programs, by zc compare",
+    "L": "what RDMA gives without zc: perftest and rstream",
 }
 TOOLS = {"M": "zc-msg", "W": "zc-writes", "S": "zc-ttcp"}
 KIB, MIB = 1024, 1024 * 1024
@@ -51,12 +53,18 @@ class Profile:
     help: str
     seconds: float
     repeats: int
-    messages: dict  # network: list of (sizes, threads)
+    messages: dict  # network: list of (sizes, threads), or (sizes, threads, variants)
     shapes: dict  # network: list of (nbufs, bufsize)
     repetitions: int
     paper: dict  # network: list of parameter dicts
     costs: dict
     apps: dict  # what their runs are to last; `names`: only those that begin so
+    limits: dict = dataclasses.field(default_factory=dict)
+
+    @property
+    def networks(self):
+        """Where it has points, unless it is told otherwise."""
+        return [name for name in network.NETWORKS if name in self.paper]
 
 
 def paper_mode(mode, bytes_of, **lists):
@@ -127,6 +135,18 @@ def paper_smoke():
     ]
 
 
+def paper_rdma():
+    """The pictures of the paper that are about the network. An emulated soft-RoCE takes milliseconds where a device takes microseconds."""
+    return [
+        *paper_mode("ping-pong", [64, 4 * KIB]),
+        *paper_mode("stream", [KIB, 16 * KIB, 64 * KIB, MIB]),
+        *paper_mode("overlap", [64 * KIB], compute_us=[1000]),
+        *paper_mode("hot-spot", [64], threads=[3]),
+        *paper_mode("multi-stream", [64 * KIB], threads=[4]),
+        *paper_mode("multi-client", [64 * KIB], threads=[3]),
+    ]
+
+
 PROFILES = {
     "smoke": Profile(
         "smoke", "a minute: whether everything works; its figures mean nothing", 0.03, 1,
@@ -158,6 +178,12 @@ PROFILES = {
          "send_rounds": 1000, "seconds": 0.5, "steps": 4, "step_rounds": 9, "step_bytes": [64 * KIB, MIB]},
         {},
     ),
+    "rdma": Profile(
+        "rdma", "ten minutes, three rounds: soft-RoCE between the two hosts of scripts/lab's guest, which it starts", 0.3, 3,
+        {"rdma": [([64 * KIB], [1], ["flat", "iovec"])]}, {}, 0, {"rdma": paper_rdma()}, {},
+        {"names": ("redis GET 100 B, 1 client", "nginx", "iperf3"), "seconds": 0.3, "requests": 1000},
+        {"speeds": [KIB, 16 * KIB, 64 * KIB, MIB], "latencies": [64, 4 * KIB], "bytes": 16 * MIB, "messages": 1000, "exchanges": 200},
+    ),
     "full": Profile(
         "full", "about five hours: the whole matrix", 0.5, 9,
         {network: [([64, 256, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB], [1, 2, 4, 8])] for network in ("loopback", "veth")},
@@ -172,28 +198,31 @@ PROFILES = {
 }
 
 
-def message_points(profile, network):
+def message_points(profile, its_network):
     seen = []
-    for sizes, threads in profile.messages.get(network, []):
+    for sizes, threads, *variants in profile.messages.get(its_network, []):
         for size in sizes:
             for count in threads:
-                for variant in VARIANTS:
+                for variant in variants[0] if variants else VARIANTS:
                     parameters = {"mode": variant, "bytes": size, "threads": count}
                     if parameters not in seen:
                         seen.append(parameters)
     return seen
 
 
-def write_points(profile, network):
+def write_points(profile, its_network):
     return [
         {"mode": str(kind), "nbufs": nbufs, "bufsize": bufsize, "repetitions": profile.repetitions}
-        for nbufs, bufsize in profile.shapes.get(network, [])
+        for nbufs, bufsize in profile.shapes.get(its_network, [])
         for kind in (1, 2, 3)
     ]
 
 
-def stacks_of(parameters, usual):
+def stacks_of(parameters, usual, its_network):
     """The inner comparisons of the paper have stacks of their own, beside the usual ones."""
+    if its_network == network.Rdma.name:
+        left_out = ("copy", "sg", stack_module.CONTROL)  # emulated, each run is a second
+        return tuple(stack_module.between_hosts(stack for stack in usual if stack.name not in left_out))
     own = {"skew": stack_module.SKEWED, "unaligned": stack_module.ZEROCOPY_KEPT}.get(parameters["mode"], [])
     paths = [stack.path for stack in usual]
     return tuple([*usual, *(stack for stack in own if stack.path in paths)])
@@ -201,13 +230,13 @@ def stacks_of(parameters, usual):
 
 def points(profile, experiments, networks, usual):
     """All points of a profile, network by network."""
-    makers = {"M": message_points, "W": write_points, "S": lambda its, network: its.paper.get(network, [])}
+    makers = {"M": message_points, "W": write_points, "S": lambda its, its_network: its.paper.get(its_network, [])}
     return [
-        Point(experiment, network, tuple(parameters.items()), stacks_of(parameters, usual), profile.seconds)
-        for network in networks
+        Point(experiment, its_network, tuple(parameters.items()), stacks_of(parameters, usual, its_network), profile.seconds)
+        for its_network in networks
         for experiment, make in makers.items()
         if experiment in experiments
-        for parameters in make(profile, network)
+        for parameters in make(profile, its_network)
     ]
 
 
@@ -217,7 +246,8 @@ def client_arguments(point, address, port):
     seconds = ["--seconds", str(point.seconds)]
     if point.experiment == "M":
         # In several sends under Nagle's algorithm a message can take 40 ms: few of them warm up as well as many.
-        warmup = ["--warmup", "5"] if get("mode") in ("fields", "zerocopy") else []
+        few = get("mode") in ("fields", "zerocopy") or point.network == network.Rdma.name
+        warmup = ["--warmup", "5"] if few else []
         return ["client", "--host", address, "--port", str(port), "--variant", get("mode"),
                 "--field-bytes", str(get("bytes") // FIELDS), "--threads", str(get("threads")), *seconds, *warmup]
     if point.experiment == "W":
@@ -229,6 +259,8 @@ def paper_arguments(point):
     get, mode = point.get, point.get("mode")
     tool_mode = {"skew": "touch", "unaligned": "stream"}.get(mode, mode)
     arguments = ["--mode", tool_mode, "--bytes", str(get("bytes"))]
+    if point.network == network.Rdma.name:  # where a hundred messages of 1 MB take longer than all that is measured
+        arguments += ["--warmup", str(min(50, max(2, MIB // get("bytes"))))]
     if mode in ("hot-spot", "multi-client"):
         arguments += ["--clients", str(get("threads"))]
     if mode == "multi-stream":

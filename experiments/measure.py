@@ -8,12 +8,13 @@ import shutil
 import sys
 import time
 
-from experiments import apps, costs, environment, matrix, network, perf, results, runner, stacks
+from experiments import apps, costs, environment, limits, matrix, network, perf, results, runner, stacks
 from experiments.errors import Failure
 
 RUNS = "runs.csv"
 COSTS = "costs.csv"
 APPS = "apps.csv"
+LIMITS = "limits.csv"
 
 
 class Progress:
@@ -68,10 +69,12 @@ def networks_of(names):
 
 def usable_networks(wanted):
     """The networks that are to be had here; the rest is told."""
-    why = network.why_no_veth() if "veth" in wanted else None
-    if why:
-        print(f"experiments: {why}", file=sys.stderr)
-    names = [name for name in wanted if name != "veth" or not why]
+    absent = {}
+    for name, why_not in (("veth", network.why_no_veth), ("rdma", network.why_no_rdma)):
+        if name in wanted and (why := why_not()):
+            absent[name] = why
+            print(f"experiments: {why}", file=sys.stderr)
+    names = [name for name in wanted if name not in absent]
     if not names:
         raise Failure("none of the wanted networks is to be had here")
     return names
@@ -91,9 +94,10 @@ def open_tables(folder, here):
     runs = results.Table(folder / RUNS, runner.COLUMNS, runner.KEY)
     calls = results.Table(folder / COSTS, costs.COLUMNS, costs.KEY)
     programs = results.Table(folder / APPS, apps.COLUMNS, apps.KEY)
-    for table in (runs, calls, programs):
+    bare = results.Table(folder / LIMITS, limits.COLUMNS, limits.KEY)
+    for table in (runs, calls, programs, bare):
         results.check_rows(table, here)
-    return runs, calls, programs
+    return runs, calls, programs, bare
 
 
 class Session:
@@ -101,7 +105,7 @@ class Session:
 
     def __init__(self, options, profile, files, networks, folder, here):
         self.options, self.profile, self.files, self.networks, self.folder = options, profile, files, networks, folder
-        self.runs, self.calls, self.programs = open_tables(folder, here)
+        self.runs, self.calls, self.programs, self.bare = open_tables(folder, here)
         self.provenance = {name: here[name] for name in results.PROVENANCE if name != "time"}
         self.failed = []
 
@@ -116,7 +120,7 @@ class Session:
         return len(keyed), [item for item in keyed if self.runs.key_of(item[2]) not in done]
 
     def _todo_costs(self, its_runner):
-        if "C" not in self.options.experiments or self.options.only:
+        if "C" not in self.options.experiments or self.options.only or not self.profile.costs:
             return 0, []
         done = self.calls.done()
         keyed = list(costs.Costs(its_runner, self.profile, self.options.paths).list())
@@ -126,7 +130,8 @@ class Session:
         """The comparisons that are not there with all their runs; one that was interrupted is made anew, so that its pairs are pairs."""
         if "A" not in self.options.experiments:
             return 0, []
-        wanted = [app for app in apps.apps(self.files, pathlib.Path(scratch), self.profile, self.options.paths)
+        wanted = [app for app in apps.apps(self.files, pathlib.Path(scratch), self.profile, self.options.paths,
+                                           self.networks)
                   if all(text in app.title() for text in self.options.only)]
         for app in wanted:
             if name := apps.missing(app):
@@ -135,12 +140,21 @@ class Session:
         done = self.programs.done()
         return len(wanted), [app for app in wanted if not done.issuperset(apps.keys(app, self._repeats()))]
 
+    def _todo_limits(self):
+        if "L" not in self.options.experiments or self.options.only or network.Rdma.name not in self.networks or not self.profile.limits:
+            return 0, []
+        keys = limits.keys(self.profile.limits, self._repeats())
+        done = self.bare.done()
+        return len(keys), [key for key in keys if self.bare.key_of(key) not in done]
+
     def _repeats(self):
         return self.options.repeats or self.profile.repeats
 
     def measure(self):
         """Returns the number of things that this invocation has measured."""
         with runner.scratch_directory() as scratch, networks_of(self.networks) as opened:
+            if network.Rdma.name in self.networks:
+                self.files = environment.copied(self.files, pathlib.Path(scratch))
             events, why = perf.available(scratch)
             if why:
                 print(f"experiments: {why}", file=sys.stderr)
@@ -148,23 +162,32 @@ class Session:
             all_runs, runs = self._todo_runs()
             all_costs, calls = self._todo_costs(its_runner)
             all_apps, programs = self._todo_apps(scratch)
-            total = all_runs + all_costs + all_apps
+            all_limits, bare = self._todo_limits()
+            total = all_runs + all_costs + all_apps + all_limits
             if not total:
                 raise Failure("nothing is to be measured: no point fits the given choice")
-            progress = Progress(total, total - len(runs) - len(calls) - len(programs))
+            progress = Progress(total, total - len(runs) - len(calls) - len(programs) - len(bare))
             try:
                 self._apps(apps.Comparisons(self.files, scratch), programs, progress)
                 self._costs(calls, progress)
-                self._runs(its_runner, runs, progress)
+                self._runs(its_runner, runs, limits.Limits(self.profile.limits, scratch), bare, progress)
             finally:
                 progress.end()
-        return len(runs) + len(calls) + len(programs)
+        return len(runs) + len(calls) + len(programs) + len(bare)
 
-    def _runs(self, its_runner, todo, progress):
-        for point, run, key in todo:
-            row = its_runner.run(point, run["stack"], run["kind"] == "verify")
-            self._keep(self.runs, [{**key, **row}], f"{point.title()} on {run['stack'].name}")
-            progress.step(f"{point.title()} on {run['stack'].name}")
+    def _runs(self, its_runner, todo, its_limits, bare, progress):
+        """The runs in their order, the bare limits evenly between them: what the machine does meanwhile meets both alike."""
+        places = [(index / len(todo), item) for index, item in enumerate(todo)]
+        places += [(index / len(bare), (key,)) for index, key in enumerate(bare)]
+        for _, item in sorted(places, key=lambda place: place[0]):
+            if len(item) == 1:
+                name = "L {tool} {what} bytes={bytes}".format(**item[0])
+                self._keep(self.bare, [its_limits.run(item[0])], name)
+            else:
+                point, run, key = item
+                name = f"{point.title()} on {run['stack'].name}"
+                self._keep(self.runs, [{**key, **its_runner.run(point, run["stack"], run["kind"] == "verify")}], name)
+            progress.step(name)
 
     def _apps(self, comparisons, todo, progress):
         for app in todo:
@@ -183,6 +206,11 @@ class Session:
         self.failed += [f"{name}: {row['error']}" for row in rows if row["status"] != "ok"]
 
 
+def restart(options):
+    if options.restart and options.results.exists():
+        print(f"experiments: the old results are in {results.move_aside(options.results)}", file=sys.stderr)
+
+
 def run(options):
     """The command `run`. Returns the exit status."""
     profile = matrix.PROFILES[options.profile]
@@ -190,8 +218,7 @@ def run(options):
     files = environment.needed(build)
     needed_programs(options.experiments, options.networks)
     networks = usable_networks(options.networks)
-    if options.restart and options.results.exists():
-        print(f"experiments: the old results are in {results.move_aside(options.results)}", file=sys.stderr)
+    restart(options)
     here = environment.gather(build, profile.name)
     results.open_folder(options.results, here)
     with locked(options.results):

@@ -1,21 +1,37 @@
 # SPDX-License-Identifier: MIT
 """
-Where the two ends of a connection are: on loopback, or in two network namespaces joined by a veth pair.
+Where the two ends of a connection are: on loopback, in two network namespaces joined by a veth pair, or on the two hosts with
+soft-RoCE devices that scripts/lab has in its guest (docs/lab.md).
 
 The namespaces have no names: each is held by a process that reads a pipe from this one, so they vanish with it, however it ends.
 """
 import os
+import pathlib
+import socket
 import subprocess
 
 from experiments.errors import Failure
 
-NETWORKS = ["loopback", "veth"]
+NETWORKS = ["loopback", "veth", "rdma"]
 ADDRESSES = ["192.0.2.1", "192.0.2.2"]  # RFC 5737: no other network's, and seen by the two ends only
 
 
 class Loopback:
     name = "loopback"
     server_address = "127.0.0.1"
+
+    def inside(self, end, command):
+        return command
+
+    def close(self):
+        pass
+
+
+class Rdma:
+    """The lab's hosts: who connects to the server's address is on the other one."""
+    name = "rdma"
+    client_address, server_address = "10.9.0.1", "10.9.0.2"
+    devices = ["rxe0", "rxe1"]  # the client's, the server's
 
     def inside(self, end, command):
         return command
@@ -83,5 +99,34 @@ def why_no_veth():
     return None
 
 
+class Spent:
+    """What the machine has spent so far: packets of its RDMA devices, and processor time, the kernel's own included."""
+
+    def __init__(self):
+        self.packets = 0
+        for counter in pathlib.Path("/sys/class/infiniband").glob("*/ports/*/hw_counters/sent_pkts"):
+            self.packets += int(counter.read_text(encoding="ascii"))
+        with open("/proc/stat", encoding="ascii") as file:
+            user, nice, system, _idle, _wait, hard, soft, *_ = (int(word) for word in file.readline().split()[1:])
+        self.cpu_s = (user + nice + system + hard + soft) / os.sysconf("SC_CLK_TCK")
+
+    def since(self):
+        now = Spent()
+        return {"rdma_packets": now.packets - self.packets, "machine_cpu_s": round(now.cpu_s - self.cpu_s, 3)}
+
+
+def why_no_rdma():
+    """Why the lab's hosts are not to be had, or None."""
+    missing = [name for name in Rdma.devices if not pathlib.Path("/sys/class/infiniband", name).exists()]
+    if missing:
+        return f"there is no RDMA device {missing[0]}: the network rdma is in scripts/lab's guest"
+    with socket.socket() as probe:
+        try:
+            probe.bind((Rdma.server_address, 0))
+        except OSError as error:
+            return f"{Rdma.server_address}: {error.strerror}; the network rdma is in scripts/lab's guest"
+    return None
+
+
 def make(name):
-    return {"loopback": Loopback, "veth": Veth}[name]()
+    return {"loopback": Loopback, "veth": Veth, "rdma": Rdma}[name]()

@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 
-from experiments import matrix, perf
+from experiments import matrix, network, perf, stacks
 from experiments.processes import Program, ProgramFailed, with_environment
 
 START_S = 20  # within which a server has to listen
@@ -24,7 +24,7 @@ COLUMNS = [
     "us", "sending_us", "reads", "peer_reads", "send_call_p50_us", "cpu_s_per_gb",
     *(f"{end}_{what}" for end in ENDS for what in ("user_s", "system_s", "voluntary_switches", "involuntary_switches")),
     *(f"{end}_{event}" for end in ENDS for event in perf.EVENTS),
-    "own_zerocopy_sends", "own_zerocopy_copied", "path_bytes", "reasons", "faults", "completions", "completions_copied", "verified",
+    "rdma_packets", "machine_cpu_s", "own_zerocopy_sends", "own_zerocopy_copied", "path_bytes", "reasons", "faults", "completions", "completions_copied", "verified",
 ]
 KEY = ["experiment", "network", *matrix.PARAMETERS, "stack", "settings", "kind", "repeat"]
 
@@ -65,23 +65,27 @@ class Runner:
         return Program(command, folder / f"errors-{ENDS[end]}", stdout)
 
     def _measure(self, point, stack, verify, folder):
-        network = self.networks[point.network]
+        its_network = self.networks[point.network]
         report = folder / "client.json"
         limit = START_S + 20 * point.seconds
         programs = []
+        if stack.path == stacks.RSOCKETS and not stacks.rsockets_library():
+            raise ProgramFailed(f"{stacks.RSOCKETS_LIBRARY} is not installed: scripts/deps lab installs it")
         try:
-            server = self._program(point, stack, 1, matrix.server_arguments(point, network.server_address), folder, subprocess.PIPE)
+            server = self._program(point, stack, 1, matrix.server_arguments(point, its_network.server_address), folder, subprocess.PIPE)
             programs.append(server)
             port = self._port(server)
-            arguments = matrix.client_arguments(point, network.server_address, port) + ["--json", str(report)]
+            before = network.Spent()
+            arguments = matrix.client_arguments(point, its_network.server_address, port) + ["--json", str(report)]
             client = self._program(point, stack, 0, arguments + (["--verify"] if verify else []), folder, subprocess.DEVNULL)
             programs.append(client)
             self._finish("client", client, limit)
             self._finish("server", server, limit)
+            spent = before.since() if point.network == network.Rdma.name else {}
         finally:
             for program in reversed(programs):
                 program.end()
-        return {**read_report(report, point), **self._counters(folder), **self._statistics(stack, folder)}
+        return {**read_report(report, point), **spent, **self._counters(folder), **self._statistics(stack, folder)}
 
     def _port(self, server):
         try:

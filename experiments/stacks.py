@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: MIT
 """
-The stacks that a point is run on: plain TCP without the preload, and each path with it.
+The stacks that a point is run on: plain TCP without the preload, and each path with it; between the lab's hosts also rdma-core's
+preload for rsockets.
 
 The paths come from common/paths.def, so a path that is added there is measured here.
 """
 import dataclasses
+import pathlib
 import re
 
 from experiments.environment import ROOT
 
 PLAIN = "tcp"
 CONTROL = "tcp-again"  # plain TCP a second time in each round: what two medians of the same thing differ by
+RSOCKETS = "rsockets"
+RSOCKETS_LIBRARY = "librspreload.so.1"
 PATHS_FILE = ROOT / "common" / "paths.def"
 SETTINGS_FILE = ROOT / "common" / "settings.def"
 
@@ -23,9 +27,12 @@ class Stack:
 
     @property
     def is_preloaded(self):
-        return self.path != PLAIN
+        """By zc's library, that is."""
+        return self.path not in (PLAIN, RSOCKETS)
 
     def environment(self, library):
+        if self.path == RSOCKETS:
+            return {"LD_PRELOAD": str(rsockets_library())}
         if not self.is_preloaded:
             return {}
         return {"LD_PRELOAD": str(library), "ZC_PATH": self.path, **dict(self.settings)}
@@ -51,6 +58,24 @@ def usual(names):
     if PLAIN in names:
         stacks.append(Stack(CONTROL))
     return stacks
+
+
+# Between hosts: auto uses RDMA when it is told to, and a connection begins with it, so that no run is half TCP.
+BY_RDMA = (("ZC_TRANSPORT", "verbs"), ("ZC_RDMA_WAIT_MS", "5000"))
+NO_ENGINE = ("copy", "sg", "zerocopy")
+
+
+def rsockets_library():
+    """Where rdma-core's preload is (Debian's librdmacm1), or None."""
+    found = (file for where in ("lib*", "lib*/*") for file in sorted(pathlib.Path("/usr").glob(f"{where}/rsocket/{RSOCKETS_LIBRARY}")))
+    return next(found, None)
+
+
+def between_hosts(stacks):
+    """The same stacks as they are run over RDMA, and rsockets."""
+    with_rdma = [dataclasses.replace(stack, settings=BY_RDMA) if stack.is_preloaded and stack.path not in NO_ENGINE else stack
+                 for stack in stacks]
+    return [*with_rdma, Stack(RSOCKETS, RSOCKETS)]
 
 
 KEPT = ("ZC_ZEROCOPY_KEEP", "yes")

@@ -2,16 +2,11 @@
 """The report: one HTML file with everything in it, made from a results folder."""
 import pandas
 
-from experiments import data, environment, goals, matrix, results
-from experiments.report import calls, html, messages, paper, writes
+from experiments import data, environment, figures_rdma, goals, matrix, results
+from experiments.errors import Failure
+from experiments.report import calls, html, messages, paper, rdma, writes
 
 SECTIONS = {"M": messages, "W": writes, "S": paper, "C": calls}
-
-
-def goals_markup(its):
-    rows = [(goal.verdict().replace(" ", "-"), [goal.name, goal.wanted, goal.measured, goal.verdict(), goal.why])
-            for goal in goals.all_goals(its)]
-    return html.table(["goal", "wanted", "measured", "", "why"], rows, "text")
 
 
 def environment_markup(its):
@@ -35,17 +30,27 @@ def overview(its):
     return html.paragraph(words) + (html.paragraph(smoke, "missed") if its.environment["profile"] == "smoke" else "")
 
 
-def text_of(its):
-    sections = [("overview", "Overview", overview(its)), ("goals", "Goals", goals_markup(its))]
+def sections_of(its):
+    """A section for each experiment; what is between hosts has one of its own."""
+    if figures_rdma.is_rdma(its):
+        return [("rdma", rdma.TITLE, rdma.section(its))]
     there = set(its.points.experiment) | ({"C"} if len(its.costs) else set())
-    sections += [(name, f"{name}: {matrix.EXPERIMENTS[name]}", module.section(its))
-                 for name, module in SECTIONS.items() if name in there]
+    return [("goals", "Goals", html.goals(goals.all_goals(its)))] + [
+        (name, f"{name}: {matrix.EXPERIMENTS[name]}", module.section(its)) for name, module in SECTIONS.items() if name in there]
+
+
+def text_of(its, between_hosts):
+    sections = [("overview", "Overview", overview(its)), *sections_of(its)]
+    sections += [("rdma", rdma.TITLE, rdma.section(between_hosts))] if between_hosts else []
     sections += [("failed", "Failed runs", failed_markup(its)), ("environment", "Environment", environment_markup(its))]
     return html.page("zc: the experiments", sections)
 
 
-def write(folder, output):
+def write(folder, output, rdma_folder=None):
     its = data.load(folder)
-    results.write_whole(output, text_of(its))
+    between_hosts = data.load(rdma_folder) if rdma_folder else None
+    if between_hosts and not figures_rdma.is_rdma(between_hosts):
+        raise Failure(f"{rdma_folder} is no results folder of the profile rdma")
+    results.write_whole(output, text_of(its, between_hosts))
     print(f"{output}: {len(its.points)} medians of {len(its.runs)} runs")
     return 0

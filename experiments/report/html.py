@@ -41,6 +41,11 @@ def table(head, rows, kind=""):
     return f'<table class="{kind}"><thead><tr>{lines[0]}</tr></thead>\n<tbody>{body}</tbody></table>\n'
 
 
+def goals(listed):
+    rows = [(goal.verdict().replace(" ", "-"), [goal.name, goal.wanted, goal.measured, goal.verdict(), goal.why]) for goal in listed]
+    return table(["goal", "wanted", "measured", "", "why"], rows, "text")
+
+
 def heading(level, words, anchor=None):
     its = f' id="{text(anchor)}"' if anchor else ""
     return f"<h{level}{its}>{text(words)}</h{level}>\n"

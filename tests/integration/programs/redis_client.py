@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""redis_client.py PORT: writes random values to a Redis server and reads them back; prints what it moved as JSON.
+"""redis_client.py PORT [HOST]: writes random values to a Redis server and reads them back; prints what it moved as JSON.
 
 One value a time from 1 B to 10 MB, a burst of small commands each in a send of its own, a pipeline in one send, and
 publish and subscribe. It knows nothing of zc.
@@ -10,6 +10,7 @@ import socket
 import sys
 
 port = int(sys.argv[1])
+host = sys.argv[2] if len(sys.argv) > 2 else "127.0.0.1"
 rng = random.Random(port)
 moved = {"sent": 0, "received": 0, "verified": 0}
 SIZES = [1, 2, 100, 4095, 4096, 4097, 65536, 65537, 1 << 20, 10_000_000]
@@ -17,7 +18,7 @@ SIZES = [1, 2, 100, 4095, 4096, 4097, 65536, 65537, 1 << 20, 10_000_000]
 
 class Redis:
     def __init__(self):
-        self.socket = socket.create_connection(("127.0.0.1", port))
+        self.socket = socket.create_connection((host, port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.input = self.socket.makefile("rb")
 

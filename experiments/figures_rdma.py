@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: MIT
+"""The section RDMA of docs/figures.md: a results folder of the profile rdma."""
+import re
+
+from experiments import data, environment, figures_engine, goals, goals_rdma, network
+
+HEADING = "## RDMA"
+WORDS = (
+    "Soft-RoCE between the two hosts of the guest that `scripts/lab` starts (docs/lab.md): `scripts/experiments run --profile rdma && "
+    "scripts/experiments figures results/rdma`. Without KVM all of it is emulated, and soft-RoCE computes in the processor what a device "
+    "does itself: these figures compare ways of the same guest and the same start with each other, and say nothing of a device. "
+    "`rsockets` is rdma-core's preload under the same programs; a path of the engine begins with RDMA (`ZC_TRANSPORT=verbs "
+    "ZC_RDMA_WAIT_MS=5000`). Unmodified programs begin over TCP and move while they run (`ZC_TRANSPORT=verbs` alone).\n"
+)
+LIMITS_WORDS = (
+    "What the devices give without zc, run in rounds between the others. `ib_write_lat` polls memory, and `ib_write_bw` its completions: on a "
+    "guest of two processors that keeps soft-RoCE itself from running at times. CPU is seconds a GB: of both ends, and of the whole "
+    "machine with its kernel, less what the same programs take for a few messages.\n"
+)
+CPU_WORDS = "Processor time, seconds a GB: that of both ends by getrusage / that of the whole machine, start and end of the programs included.\n"
+LATENCY = {"ping-pong": "p50_us", "hot-spot": "mean_us"}
+BESIDE = {"ping-pong": ["ib_write_lat", "ib_send_lat", "rstream"], "stream": ["ib_write_bw", "ib_read_bw", "rstream"]}
+
+
+def is_rdma(its):
+    return its.environment["profile"] == network.Rdma.name
+
+
+def number(value):
+    return figures_engine.number(value, 3)
+
+
+def spread(values):
+    return f"{number(values.median())} ({number(values.min())}–{number(values.max())})" if len(values) else "—"
+
+
+def beside(its, mode, size):
+    """What the bare tools that fit a point made of it."""
+    what = "latency" if mode in LATENCY else "speed"
+    for tool in BESIDE.get(mode, []):
+        rows = goals_rdma.bare(its, tool, what, size)
+        if len(rows):
+            yield f"{tool} {number(rows.value.median())}"
+
+
+def point_rows(its, cell):
+    """A line for each point, a cell for each stack from its runs."""
+    runs = its.runs[its.runs.network == network.Rdma.name]
+    names = data.stack_order(runs["stack"])
+    for _, here in runs.groupby(data.POINT, dropna=False, sort=False):
+        mode = here["mode"].iloc[0]
+        yield mode, here, [cell(mode, here[here["stack"] == name]) for name in names]
+
+
+def figures_table(its, table):
+    names = data.stack_order(its.runs["stack"])
+    lines = []
+    for mode, here, cells in point_rows(its, lambda mode, runs: spread(runs[LATENCY.get(mode, "gbit_s")])):
+        unit = "µs" if mode in LATENCY else "Gbit/s"
+        words = data.title(here.iloc[0]).split(" ", 2)[2]
+        lines.append([f"{words}, {unit}", *cells, ", ".join(beside(its, mode, here.bytes.iloc[0]))])
+    return table(["median (least–most)", *names, "bare"], lines)
+
+
+def a_gb(seconds, moved):
+    return (seconds / (moved / 1e9)).median()
+
+
+def cpu_cell(_mode, runs):
+    if not len(runs):
+        return "—"
+    return f"{number(runs.cpu_s_per_gb.median())} / {number(a_gb(runs.machine_cpu_s, runs.moved_bytes))}"
+
+
+def cpu_table(its, table):
+    lines = [[data.title(here.iloc[0]).split(" ", 2)[2], *cells] for mode, here, cells in point_rows(its, cpu_cell) if mode not in LATENCY]
+    return table(["", *data.stack_order(its.runs["stack"])], lines)
+
+
+def limits_table(its, table):
+    lines = []
+    start = its.limits[its.limits.what == "start"].groupby("tool")[["cpu_s", "machine_cpu_s"]].median()
+    for (tool, what, size), rows in its.limits[its.limits.what != "start"].groupby(["tool", "what", "bytes"], sort=False):
+        spent = [number(a_gb((rows[name] - start[name].get(tool, 0)).clip(lower=0), rows.moved_bytes)) if what == "speed" else "—"
+                 for name in ("cpu_s", "machine_cpu_s")]
+        lines.append([f"{tool}, {what}, {data.size_text(size)}", spread(rows.value), rows.unit.iloc[0].replace("us", "µs"), *spent])
+    return table(["", "median (least–most)", "", "CPU of both ends", "of the machine"], lines)
+
+
+def counts(its, stack):
+    """Of a stack's runs: how many failed, and how many of those that went well sent nothing by RDMA."""
+    failed = its.failed[its.failed["stack"] == stack] if "stack" in its.failed else []
+    went = its.runs[its.runs["stack"] == stack]
+    return len(went), len(failed), int((went.rdma_packets * 4096 < went.moved_bytes / 2).sum())
+
+
+def outcome_table(its, table):
+    names = data.stack_order([*its.runs["stack"], *(its.failed["stack"].dropna() if "stack" in its.failed else [])])
+    return table(["", "runs measured", "failed", "of those measured, by TCP"], [[name, *counts(its, name)] for name in names])
+
+
+def failures(its):
+    if not len(its.failed):
+        return ["No run failed.\n"]
+    lines = []
+    for _, row in its.failed.iterrows():
+        shown = [str(row[name]) for name in ("mode", "bytes", "threads", "stack", "tool", "what", "name", "path") if name in row
+                 and row[name] == row[name] and row[name] != ""]
+        lines.append(f"- {' '.join(shown)}: {' '.join(str(row.error).split())[:300]}")
+    return ["What failed, the last try of each:\n", "\n".join(dict.fromkeys(lines)) + "\n"]
+
+
+def section(its, table, goal_table):
+    parts = [
+        f"{HEADING}\n", WORDS,
+        f"{environment.caption(its.environment)}. {its.runs.repeat.nunique()} rounds of {len(its.runs)} runs, "
+        f"{len(its.verified)} more with every byte verified.\n",
+        *([PENDING] if by_ring(its) else []),
+        "### Goals between hosts\n", goal_table(goals.all_goals(its)),
+        "### The paper's modes, and messages of eight fields\n", figures_table(its, table), CPU_WORDS, cpu_table(its, table),
+    ]
+    if len(its.limits):
+        parts += ["### The devices without zc\n", LIMITS_WORDS, limits_table(its, table)]
+    if len(its.apps):
+        head = ["", "path", "median", "× tcp", "middle half", "CPU", "calls", "switches"]
+        parts += ["### Unmodified programs between hosts\n", table(head, list(figures_engine.app_rows(its)))]
+    return "\n".join([*parts, "### What went how\n", outcome_table(its, table), *failures(its)])
+
+
+PENDING = "In these runs zsdp and azsdp went by the ring, like bsdp: no byte was fetched by a GET over verbs.\n"
+
+
+def by_ring(its):
+    """Whether the paths that announce buffers carried nothing by themselves."""
+    rows = its.runs[its.runs["stack"].isin(["zsdp", "azsdp"])]
+    return len(rows) > 0 and not any(re.search(r"\ba?zsdp=", text) for text in rows.path_bytes)
+
+
+def split(text):
+    """A document without the section, and the section: the last of the document."""
+    before, heading, after = text.partition(f"\n{HEADING}\n")
+    return before.rstrip("\n") + "\n", (heading + after).lstrip("\n")

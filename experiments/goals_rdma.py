@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: MIT
+"""
+What zc is to reach between hosts: ratios to the device's own figures (perftest), to rsockets and to plain TCP, each measured in the
+same guest and in turn. Soft-RoCE computes each packet's checksum in the processor, and TCP there needs none: a stream can't beat it.
+"""
+from experiments import data, network, stacks
+from experiments.goals import Goal, not_measured
+
+BARE_RATIO, PEER_RATIO, TRIP_RATIO = 0.8, 1, 1
+SIZES = [64 << 10, 1 << 20]
+# path: what the device does for it at its best. Where the engine has no GET over verbs, zsdp and azsdp go by the ring, too.
+BARE = {"bsdp": "ib_write_bw", "zsdp": "ib_read_bw", "azsdp": "ib_read_bw"}
+TRIPS = ["ib_send_lat", "ib_write_lat"]
+ENGINE = ["bsdp", "zsdp", "azsdp", "auto"]
+
+
+def runs_at(its, stack, **where):
+    rows = its.runs[(its.runs["stack"] == stack) & (its.runs.network == network.Rdma.name)]
+    for name, value in where.items():
+        rows = rows[rows[name] == value]
+    return rows
+
+
+def bare(its, tool, what, size):
+    """The runs of a tool that goes without zc."""
+    rows = its.limits
+    return rows[(rows.tool == tool) & (rows.what == what) & (rows.bytes == size)]
+
+
+def goal(name, wanted, pairs, why):
+    return Goal(name, f"at least {wanted:g} ×", f"{pairs.ratio:.2f} ×", bool(pairs.ratio >= wanted), f"{pairs.text()}; {why}")
+
+
+def against_the_device(its):
+    for path, tool in BARE.items():
+        for size in SIZES:
+            name = f"a stream of {data.size_text(size)} by {path} against {tool}"
+            ours, theirs = runs_at(its, path, mode="stream", bytes=size), bare(its, tool, "speed", size)
+            pairs = data.pairs(ours.assign(value=ours.gbit_s), theirs, "value")
+            if pairs is None:
+                yield not_measured(name, f"at least {BARE_RATIO} ×", f"{path} and {tool}")
+                continue
+            yield goal(name, BARE_RATIO, pairs, f"{ours.gbit_s.median():.3f} against {theirs.value.median():.3f} Gbit/s")
+
+
+def figures_of(its, mode, column, size, other):
+    """Pairs of auto and another stack, and both medians in words."""
+    ours, theirs = (runs_at(its, stack, mode=mode, bytes=size) for stack in ("auto", other))
+    pairs = data.pairs(ours, theirs, column, column == "gbit_s")
+    unit = "Gbit/s" if column == "gbit_s" else "µs"
+    return pairs, f"{ours[column].median():.4g} against {theirs[column].median():.4g} {unit}"
+
+
+def against_the_others(its):
+    for mode, column, sizes, others in (
+            ("stream", "gbit_s", SIZES, {stacks.RSOCKETS: PEER_RATIO}),
+            ("ping-pong", "p50_us", [64], {stacks.RSOCKETS: PEER_RATIO, stacks.PLAIN: TRIP_RATIO})):
+        for size in sizes:
+            for other, wanted in others.items():
+                name = f"{mode} of {data.size_text(size)} by auto against {other}"
+                pairs, words = figures_of(its, mode, column, size, other)
+                yield goal(name, wanted, pairs, words) if pairs else not_measured(name, f"at least {wanted} ×", f"auto and {other}")
+
+
+def carried(its):
+    """Over TCP by accident, a run would only look good."""
+    rows = its.runs[(its.runs.network == network.Rdma.name) & its.runs["stack"].isin(ENGINE)]
+    name, wanted = "runs of the engine's paths in which the devices sent packets", "all"
+    if rows.empty:
+        yield not_measured(name, wanted, "the engine's paths")
+        return
+    by_rdma = int((rows.rdma_packets * 4096 > rows.moved_bytes / 2).sum())
+    yield Goal(name, wanted, f"{by_rdma} of {len(rows)}", by_rdma == len(rows), "enough of them for half of the run's bytes at least")
+
+
+MAKERS = (against_the_device, against_the_others, carried)
