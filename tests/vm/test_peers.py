@@ -16,7 +16,7 @@ PROGRAMS = ["redis", "nginx", "iperf3", "memcached"]
 
 @pytest.fixture(scope="session")
 def rows(start_guest):
-    guest = start_guest("peers", seconds=800)
+    guest = start_guest("peers", "zc", seconds=800)
     return {row["name"]: row["zc"] for row in json.loads((guest.directory / "peers.json").read_text(encoding="utf-8"))}
 
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * peers serve CASE ADDRESS | peers ask CASE ADDRESS PORT: an echo server and its client, each of which uses what its case names. The
+ * peer_cases serve CASE ADDRESS | peer_cases ask CASE ADDRESS PORT: an echo server and its client, each of which uses what its case names. The
  * server prints its port and serves one connection. Both know nothing of what is preloaded. An end is 0 if all bytes were right.
  */
 #define _GNU_SOURCE
@@ -258,6 +258,6 @@ int main(int argc, char **argv)
 		return serve(how_of(argv[2]), argv[3]);
 	if (argc == 5 && !strcmp(argv[1], "ask"))
 		return ask(how_of(argv[2]), argv[3], argv[4]);
-	fprintf(stderr, "usage: peers serve CASE ADDRESS | peers ask CASE ADDRESS PORT\n");
+	fprintf(stderr, "usage: peer-cases serve CASE ADDRESS | peer-cases ask CASE ADDRESS PORT\n");
 	return 2;
 }
