@@ -8,7 +8,7 @@ from experiments.goals import Goal, not_measured
 
 BARE_RATIO, PEER_RATIO, TRIP_RATIO = 0.8, 1, 1
 SIZES = [64 << 10, 1 << 20]
-# path: what the device does for it at its best. Where the engine has no GET over verbs, zsdp and azsdp go by the ring, too.
+# path: what the device does for it at its best.
 BARE = {"bsdp": "ib_write_bw", "zsdp": "ib_read_bw", "azsdp": "ib_read_bw"}
 TRIPS = ["ib_send_lat", "ib_write_lat"]
 ENGINE = ["bsdp", "zsdp", "azsdp", "auto"]

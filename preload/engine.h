@@ -4,7 +4,8 @@
  * and whenever a lane is on TCP, the program's bytes go by its own calls, counted, so that both ends agree on positions.
  *
  * An engine lives in memory that is shared over fork, with the locks of its two directions: all processes that hold the
- * socket go on with the same lanes. Locks: `in` and `out` are held for bounded work only, never while waiting; neither is
+ * socket go on with the same lanes. Locks: `in` and `out` are held for bounded work only, never while waiting for a
+ * program (between hosts: `in` while READs are under way, `out` for room, for a bounded time); neither is
  * taken under the other but by meet(), in the order in, out. A connection's own lock comes before both.
  */
 #ifndef ZC_PRELOAD_ENGINE_H

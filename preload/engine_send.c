@@ -454,6 +454,7 @@ ssize_t engine_send(struct conn *conn, int fd, const struct iovec *iov, int coun
 		engine_step(conn, engine, fd);
 	if (engine_met(engine) && send_add_up(iov, count, &bytes)) {
 		pthread_testcancel();
+		announced.waits = far_is(engine) && bytes >= settings.source_min && conn_waits(fd, flags);
 		do {
 			done = far_is(engine) ? far_before_send(conn, engine, fd, first_of(iov), flags) : 0;
 			if (done < 0)

@@ -12,6 +12,7 @@
 #include "common/sys.h"
 #include "preload/engine_in.h"
 #include "preload/engine_out.h"
+#include "preload/far.h"
 #include "preload/guest.h"
 #include "preload/notice.h"
 #include "preload/send.h"
@@ -20,10 +21,12 @@
 #include "rdma/later.h"
 
 #define PAGE 4096ul
-#define CHUNK (1024 * 1024ul) /* announced at one time, so that the peer fetches one while the next is guarded */
-#define WAIT_NS 50000	      /* zsdp: for a peer that has to wake */
-#define WINDOW 64	      /* guarded sends, of which at most a quarter may fault */
-#define PAUSE_FIRST 64	      /* sends without guards after that; twice as many each time */
+#define CHUNK (1024 * 1024ul)	     /* announced at one time, so that the peer fetches one while the next is guarded */
+#define WAIT_NS 50000		     /* zsdp: for a peer that has to wake */
+#define FAR_WAIT_NS (20 * NS_PER_MS) /* the same between hosts, if it may sleep */
+#define FAR_QUIET_NS (5 * NS_PER_MS) /* and as long as the peer takes something that often */
+#define WINDOW 64		     /* guarded sends, of which at most a quarter may fault */
+#define PAUSE_FIRST 64		     /* sends without guards after that; twice as many each time */
 #define PAUSE_MAX 65536
 #define ASKS_FROM 16384 /* bytes that a receive has to want for the peer to be asked for sources */
 
@@ -273,6 +276,15 @@ static struct guarded *free_place(struct source_books *books)
 	return NULL;
 }
 
+/* Announces. Returns 0 with the source's number, or -errno. */
+static int announce_bytes(struct conn *conn, struct lane *lane, const char *start, size_t bytes, uint64_t *number)
+{
+	struct engine *engine = atomic_load_explicit(&conn->engine, memory_order_relaxed);
+
+	return far_is(engine) ? far_announce(conn, engine, start, bytes, number) :
+				source_announce(lane, start, bytes, number);
+}
+
 /* Guards whole pages and announces them. Returns 0 with the source's number, or -errno: these go by the ring. */
 static int announce_guarded(struct conn *conn, struct lane *lane, char *start, size_t bytes, uint64_t *number)
 {
@@ -290,7 +302,7 @@ static int announce_guarded(struct conn *conn, struct lane *lane, char *start, s
 		stats_reason(conn->slot, notice_protect_reason(rc));
 		return rc;
 	}
-	rc = source_announce(lane, start, bytes, number);
+	rc = announce_bytes(conn, lane, start, bytes, number);
 	if (rc < 0) {
 		guard_release(record);
 		return rc;
@@ -314,10 +326,15 @@ static int announce_guarded(struct conn *conn, struct lane *lane, char *start, s
  * Waits for room for a source, as long as the peer is awake and no longer than TCP would take for these bytes. Returns whether
  * there is.
  */
-static bool has_room(struct lane *lane, size_t bytes, uint64_t until)
+static bool has_room(struct conn *conn, struct lane *lane, size_t bytes, const struct announced *out)
 {
+	struct far_patience patience = { .until = out->until, .quiet_ns = FAR_QUIET_NS, .waits = out->waits };
+	bool far = far_is(atomic_load_explicit(&conn->engine, memory_order_relaxed));
+
 	while (source_room(lane) < bytes) {
-		if (atomic_load_explicit(&lane->shared->armed, memory_order_relaxed) || clock_now() > until)
+		if (far && far_waits_for_peer(conn, lane, &patience))
+			continue;
+		if (far || atomic_load_explicit(&lane->shared->armed, memory_order_relaxed) || clock_now() > out->until)
 			return false;
 		for (int i = 0; i < 16; i++)
 			cpu_relax();
@@ -328,21 +345,29 @@ static bool has_room(struct lane *lane, size_t bytes, uint64_t until)
 /* Announces from the cursor on. Returns whether it did. */
 static bool announce(struct conn *conn, struct lane *lane, struct cursor *at, struct announced *out)
 {
+	struct engine *engine = atomic_load_explicit(&conn->engine, memory_order_relaxed);
 	char *start = (char *)at->iov->iov_base + at->skip;
-	size_t left = at->iov->iov_len - at->skip;
-	size_t bytes = left < CHUNK ? left : CHUNK;
+	size_t left = at->iov->iov_len - at->skip, most = far_is(engine) ? FAR_CHUNK : CHUNK;
+	size_t bytes = left < most ? left : most;
 	int rc;
 
-	if (out->count == SOURCE_SLOTS || !has_room(lane, bytes, out->until)) {
+	if (out->count == SOURCE_SLOTS || !has_room(conn, lane, bytes, out)) {
 		stats_reason(conn->slot, REASON_SOURCES_FULL);
 		return false;
 	}
-	if (out->path == PATH_AZSDP) {
+	if (out->path == PATH_AZSDP)
 		bytes &= ~(PAGE - 1);
-		rc = announce_guarded(conn, lane, start, bytes, &out->number[out->count]);
-	} else {
-		rc = source_announce(lane, start, bytes, &out->number[out->count]);
+	rc = far_is(engine) ? far_expose(conn, engine, start, bytes) : 0;
+	if (rc < 0) {
+		stats_reason(conn->slot, far_source_reason(rc));
+		return false;
 	}
+	if (out->path == PATH_AZSDP)
+		rc = announce_guarded(conn, lane, start, bytes, &out->number[out->count]);
+	else
+		rc = announce_bytes(conn, lane, start, bytes, &out->number[out->count]);
+	if (rc < 0 && far_is(engine))
+		far_unexpose(conn, engine);
 	if (rc < 0)
 		return false;
 	out->count++;
@@ -399,9 +424,11 @@ static enum zc_path choose(struct conn *conn, struct engine *engine, size_t byte
 		return PATH_BSDP;
 	if (guest_sandboxed() || atomic_load_explicit(&stopped, memory_order_relaxed))
 		return PATH_BSDP;
-	rc = source_step_out(lane, NULL);
+	if (far_is(engine) && path == PATH_AUTO)
+		return PATH_BSDP; /* a device is not compared with anything yet */
+	rc = far_is(engine) ? far_sources_open(conn, engine) : source_step_out(lane, NULL);
 	if (rc < 0) {
-		stats_reason(conn->slot, source_reason(rc));
+		stats_reason(conn->slot, far_is(engine) ? far_source_reason(rc) : source_reason(rc));
 		return PATH_BSDP;
 	}
 	if (!books_of(conn, lane)) {
@@ -452,7 +479,7 @@ ssize_t sources_put(struct conn *conn, struct engine *engine, const struct iovec
 	/* The peer's GET must not wait for ours. */
 	for (int i = 0; later_active() && i < count; i++)
 		later_settle(iov[i].iov_base, iov[i].iov_len);
-	out->until = clock_now() + WAIT_NS + engine_tcp_ns(bytes);
+	out->until = clock_now() + (out->waits ? FAR_WAIT_NS : WAIT_NS) + engine_tcp_ns(bytes);
 	advance(&at, 0);
 	while (at.count) {
 		size_t left = at.iov->iov_len - at.skip;
@@ -469,9 +496,17 @@ ssize_t sources_put(struct conn *conn, struct engine *engine, const struct iovec
 void sources_wait(struct conn *conn, struct engine *engine, const struct announced *announced)
 {
 	struct lane *lane = lane_of(engine);
+	struct far_patience patience = { .until = announced->until,
+					 .quiet_ns = FAR_QUIET_NS,
+					 .waits = announced->waits };
+	bool far = far_is(engine);
 
 	for (unsigned int i = 0; i < announced->count; i++) {
 		while (source_taken(lane, announced->number[i]) != SIZE_MAX && clock_now() < announced->until) {
+			if (far && far_waits_for_peer(conn, lane, &patience))
+				continue;
+			if (far)
+				break;
 			for (int spins = 0; spins < 16; spins++)
 				cpu_relax();
 		}

@@ -20,6 +20,7 @@ struct announced {
 	size_t bytes;
 	enum zc_path path; /* PATH_ZSDP or PATH_AZSDP */
 	uint64_t until;	   /* so long it may wait for the peer: TCP itself would take as long for these bytes */
+	bool waits;	   /* between hosts: it may sleep meanwhile */
 };
 
 /* Who in this process rewrites what azsdp has announced. Private: a child of a fork goes on with a copy. */

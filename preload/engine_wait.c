@@ -215,6 +215,8 @@ bool engine_unread(struct conn *conn, int fd, int *out)
 		far_look(conn, engine, fd);
 		pass_marks(in);
 		far_look(conn, engine, fd);
+		if (far_is(engine))
+			far_fetch_there(conn, engine);
 		if (sys_call(SYS_ioctl, fd, FIONREAD, (long)&raw, 0, 0, 0) >= 0) {
 			known = true;
 			raw = data_of(engine, fd, raw);

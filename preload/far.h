@@ -74,6 +74,32 @@ void far_hear(struct conn *conn, struct engine *engine);
 /* The byte that is a doorbell there. */
 uint8_t far_bell(const struct engine *engine);
 
+/*
+ * Sources (engine_source.c), under the lock `out`: whether there can be some now, 0 or -errno; lets the peer read so many bytes, before
+ * they are put under guard; announces these, for which there is room; takes back what was not announced; the reason to count for what
+ * each has said.
+ */
+int far_sources_open(struct conn *conn, struct engine *engine);
+int far_expose(struct conn *conn, struct engine *engine, const void *at, size_t bytes);
+void far_unexpose(struct conn *conn, struct engine *engine);
+int far_announce(struct conn *conn, struct engine *engine, const void *at, size_t bytes, uint64_t *number);
+enum stat_reason far_source_reason(int error);
+
+#define FAR_CHUNK (256 * 1024ul) /* announced at one time */
+
+/* A send that waits until the peer has taken something: zeroes but for the first three at first. */
+struct far_patience {
+	uint64_t until, quiet_ns; /* and no longer than that behind the peer's last word */
+	bool waits;		  /* it may sleep */
+	uint64_t at, since;
+};
+
+/* A moment. Returns false if the peer has had its time. */
+bool far_waits_for_peer(struct conn *conn, const struct lane *lane, struct far_patience *patience);
+
+/* FIONREAD: what is announced counts when it is here. Under the lock `in`. */
+void far_fetch_there(struct conn *conn, struct engine *engine);
+
 /* Receiving: under the lock `in` ------------------------------------------------------------------------------------- */
 
 /* What each receive and each look asks for: on one host it is one branch. The calls behind them, not to be made otherwise: */

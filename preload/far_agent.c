@@ -54,6 +54,8 @@ bool far_bury(struct conn *conn, struct channel *channel)
 	conn->far = NULL;
 	if (channel->header)
 		far->channel = *channel;
+	far->channel.out.out = NULL; /* the engine's, which ends here */
+	far->channel.in.in = NULL;
 	far->next = atomic_load(&graveyard);
 	while (!atomic_compare_exchange_weak(&graveyard, &far->next, far))
 		;

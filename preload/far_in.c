@@ -10,6 +10,7 @@
 #include "common/log.h"
 #include "common/sys.h"
 #include "preload/far_internal.h"
+#include "rdma/avail.h"
 
 #define LOOK_BYTES 64
 #define SCRAP_BYTES 16384
@@ -68,6 +69,12 @@ static void look_at_moves(struct conn *conn, struct engine *engine)
 	note_end_of_ring(engine);
 	if (tail != far->looked)
 		move = lane_find_move(in, far->looked, tail);
+	/*
+	 * The word that a SWITCH is known says that all before it is here, too. Where that can't be any more, the ring ends in front of
+	 * what is missing, the word does not go out, and it is FAR_RESUME that follows in the stream.
+	 */
+	if (move.kind == LANE_SWITCH && !far_fetch(conn, engine))
+		move.kind = LANE_NO_MOVE;
 	if (move.kind == LANE_TAKEOVER) {
 		far->entered = move.end;
 		far->left = 0;
@@ -124,6 +131,7 @@ static void resumes(struct conn *conn, struct engine *engine, uint64_t from)
 	engine->far.skip = here - from;
 	engine->far.expects = false;
 	engine->far.left = 0;
+	avail_cut(in);
 	lane_leave(in);
 	log_info("a peer on another host goes on over TCP: %llu bytes again", (unsigned long long)engine->far.skip);
 }
@@ -306,9 +314,15 @@ bool far_is_cut(const struct engine *engine)
 void far_took_there(struct conn *conn)
 {
 	struct verbs_conn *link = far_link(conn);
+	struct engine *engine = atomic_load(&conn->engine);
+	uint32_t passed;
 
-	if (link)
-		far_verbs->credit(link, 0);
+	if (!link)
+		return;
+	/* A source that is passed, a sender may wait for: GET_COMPLETE. */
+	passed = atomic_load_explicit(&lane_of(engine)->sources->passed, memory_order_relaxed);
+	far_verbs->credit(link, passed != engine->far.told_passed ? VERBS_NOW : 0);
+	engine->far.told_passed = passed;
 }
 
 bool far_arm(struct conn *conn, struct engine *engine)

@@ -13,6 +13,16 @@
 
 #define FAR_ANSWER_NS (50 * NS_PER_MS) /* for the peer's word; then it is given up */
 
+#define FAR_AREA_BYTES                                                                                                 \
+	(1u << 20) /* of a lane: so much may be announced at a time; what is registered counts against a limit */
+
+/* Memory that the peer may read. */
+struct far_exposed {
+	struct verbs_region *region; /* NULL: none */
+	uint64_t number;	     /* of the source */
+	uint32_t key;
+};
+
 /* What one process has of a connection's queue pair. Made by the agent, used under the engine's locks. */
 struct far {
 	struct far *next; /* among those to be buried */
@@ -22,6 +32,9 @@ struct far {
 	struct channel channel;
 	_Atomic bool asked; /* by a data call: to be reached */
 	_Atomic bool stuck; /* bytes are put that the device did not take: the agent pushes */
+	/* Under the lock `out`, and the agent's when it is buried: */
+	struct far_exposed exposed[SOURCE_SLOTS], area, slots;
+	void *page; /* where the slots are; before they begin: NULL */
 	/* The agent's: */
 	uint32_t tries;
 	uint64_t since; /* ns: of the present try */
@@ -51,6 +64,19 @@ void far_try_to_reach(struct conn *conn, struct engine *engine, struct far *far)
 void far_take_visitor(struct conn *conn, struct engine *engine, struct far *far);
 void far_meet_step(struct conn *conn, struct engine *engine, struct far *far);
 void far_drop_link(struct far *far);
+
+/* The lanes begin to have sources. Under both locks. */
+void far_sources_begin(struct conn *conn, struct engine *engine);
+
+/*
+ * What the peer has passed, it may no longer read; where it can't any more, because the queue pair has broken, all is kept. Under the
+ * lock `out`.
+ */
+void far_sources_serve(struct conn *conn, struct engine *engine);
+void far_hide_all(struct far *far, struct verbs_conn *link);
+
+/* Brings all that is announced here, to this end's own memory. Under the lock `in`. Returns false: the queue pair has broken. */
+bool far_fetch(struct conn *conn, struct engine *engine);
 
 /* A step of the sender's, for the agent. Under the lock `out`. */
 void far_step_out(struct conn *conn, struct engine *engine, int fd);

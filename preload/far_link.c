@@ -115,6 +115,7 @@ bool far_is_up(struct conn *conn, struct engine *engine)
 	/* A device that may write yet could add to what is counted as here: nobody could tell what is missing. */
 	if (link && !settles(link) && !atomic_exchange(&engine->far.nonsense, true))
 		evict_reset(conn, conn_fd(conn));
+	atomic_store(&engine->channel.sources_in.gone, true);
 	if (atomic_compare_exchange_strong(&engine->far.state, &up, FAR_BROKEN)) {
 		stats_reason(conn->slot, REASON_RDMA_BROKEN);
 		if (link)

@@ -81,6 +81,7 @@ void far_drop_link(struct far *far)
 	struct verbs_conn *link = atomic_exchange(&far->link, NULL);
 
 	if (link) {
+		far_hide_all(far, link);
 		table_own_drop(far_verbs->fd(link));
 		far_verbs->close(link);
 	}
@@ -240,6 +241,7 @@ static void meets(struct conn *conn, struct engine *engine, struct far *far)
 		engine->channel = far->channel;
 		far->channel.header = NULL;
 		engine_lanes_begin(conn, engine);
+		far_sources_begin(conn, engine);
 		atomic_store(&engine->far.state, FAR_UP);
 		atomic_store(&engine->state, ENGINE_MET);
 		engine->far.told = UINT32_MAX;

@@ -234,6 +234,7 @@ void far_step_out(struct conn *conn, struct engine *engine, int fd)
 	bool up = far_is_up(conn, engine);
 	bool confirmed = atomic_load(&shared_of(engine)->seen) >= far->confirm;
 
+	far_sources_serve(conn, engine);
 	if (far->out == FAR_OUT_ENTERS && confirmed)
 		far->out = FAR_OUT_FREE;
 	else if (far->out == FAR_OUT_ENTERS && !up) {
@@ -275,6 +276,16 @@ static uint64_t send_deadline(int fd, int flags)
 	return ns ? clock_now() + ns : UINT64_MAX;
 }
 
+/* For the peer's word. Behind a SWITCH it fetches first what is announced. */
+static uint64_t answer_ns(struct engine *engine)
+{
+	const uint64_t byte_ns = 100;
+	bool fetches = engine->far.out == FAR_OUT_LEAVES && engine->channel.out.out &&
+		       source_outstanding(&engine->channel.out);
+
+	return FAR_ANSWER_NS + (fetches ? FAR_AREA_BYTES * byte_ns : 0);
+}
+
 /*
  * Steps on until the lane is in one place. Under no lock. Returns 0; or, where what the queue pair owes is still to be sent, -EAGAIN
  * or -EINTR.
@@ -288,13 +299,14 @@ static int reach_place(struct conn *conn, struct engine *engine, int fd, int fla
 
 	for (;;) {
 		enum far_out out;
-		uint64_t since;
+		uint64_t since, answer;
 
 		if (!lock_take(&engine->out, &hold))
 			return 0;
 		far_step_out(conn, engine, fd);
 		out = engine->far.out;
 		since = engine->far.since;
+		answer = answer_ns(engine);
 		lock_give(&engine->out, &hold);
 		if (out == FAR_OUT_FREE)
 			return 0;
@@ -308,8 +320,10 @@ static int reach_place(struct conn *conn, struct engine *engine, int fd, int fla
 		}
 		if (out == FAR_OUT_OWES && signals_end_calls != before)
 			return -EINTR;
-		if (out != FAR_OUT_OWES && clock_now() - since > FAR_ANSWER_NS)
+		if (out != FAR_OUT_OWES && clock_now() - since > answer) {
+			log_info("a peer on another host did not say in time that it knows of a move");
 			far_give_up(conn, engine);
+		}
 		wait_a_moment(conn, out, fd, since);
 	}
 }

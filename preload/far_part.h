@@ -39,6 +39,7 @@ struct far_part {
 	uint64_t void_at; /* where a TAKEOVER that has not happened was */
 	uint64_t left_at; /* where the last SWITCH was */
 	bool was_void, has_left;
+	bool kept; /* the queue pair has broken, and no source is in the program's memory */
 	uint8_t frame[FAR_FRAME_BYTES];
 	uint32_t frame_left;
 	/* Under the lock `in`. */
@@ -46,6 +47,7 @@ struct far_part {
 	uint64_t entered; /* behind the last TAKEOVER; nothing is behind it as long as the ring ends there */
 	uint64_t armed_at, armed_bells; /* what was seen when it was told last that somebody waits */
 	uint32_t told;			/* of reader and raw */
+	uint32_t told_passed;		/* sources */
 	bool owes_word;			/* that a move is known */
 	uint64_t left;			/* behind the last SWITCH; 0: none that was not passed */
 	uint32_t left_bells;

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "rdma/avail.h"
 #include "rdma/lane_record.h"
 #include "rdma/source.h"
 #include "rdma/spans.h"
@@ -217,6 +218,21 @@ bool lane_put_source(struct lane *lane, uint32_t number, size_t bytes, uint64_t 
 	return true;
 }
 
+bool lane_put_avail(struct lane *lane, const struct avail *avail, uint64_t *record)
+{
+	uint64_t tail = atomic_load_explicit(&lane->shared->tail, RELAXED);
+	struct record *at = record_at(lane, tail);
+
+	if (room(lane, RESERVE) < (ssize_t)(sizeof(*at) + padded(sizeof(*avail))))
+		return false;
+	*record = tail;
+	*at = (struct record){ .kind = RECORD_AVAIL, .bytes = sizeof(*avail) };
+	*(struct avail *)(at + 1) = *avail;
+	publish(lane, tail + sizeof(*at) + padded(sizeof(*avail)));
+	lane_sent_raw(lane, avail->bytes);
+	return true;
+}
+
 bool lane_is_last(const struct lane *lane, uint64_t record, uint64_t more)
 {
 	return atomic_load_explicit(&lane->shared->tail, RELAXED) == record + (more + 1) * sizeof(struct record);
@@ -285,13 +301,6 @@ static void moved_to_tcp(struct lane *lane, uint32_t bells)
 	atomic_store_explicit(&shared->bells_skip, due, RELAXED);
 }
 
-/* Where the consumer is; written back unless it only peeks. */
-struct place {
-	uint64_t head, tail;
-	uint32_t taken;
-	uint32_t passed; /* sources */
-};
-
 static void leave_at(struct lane *lane, const struct place *at, size_t got)
 {
 	struct lane_shared *shared = lane->shared;
@@ -304,27 +313,6 @@ static void leave_at(struct lane *lane, const struct place *at, size_t got)
 	if (got)
 		atomic_store_explicit(&shared->received, atomic_load_explicit(&shared->received, RELAXED) + got,
 				      RELAXED);
-}
-
-static int take_source(struct lane *lane, struct place *at, uint32_t number, const struct iovec *iov, int count,
-		       bool peek, size_t *got)
-{
-	size_t bytes = 0;
-	int rc;
-
-	if (!lane->in || number != at->passed + 1 || !atomic_load_explicit(&lane->shared->from_ring, RELAXED))
-		return -EPROTO;
-	if (__builtin_expect(lane->in->later_min && !peek, 0) &&
-	    source_take_later(lane, number, iov, count, *got, &bytes))
-		rc = LANE_DATA;
-	else
-		rc = source_take(lane, number, iov, count, *got, peek, &bytes);
-	*got += bytes;
-	if (rc == LANE_DATA) {
-		at->passed = number;
-		at->head += sizeof(struct record);
-	}
-	return rc;
 }
 
 /* A TAKEOVER or a SWITCH. Returns as take_record. */
@@ -353,8 +341,8 @@ static inline int take_record(struct lane *lane, struct place *at, const struct 
 	struct record record = record_read(lane, at->head);
 	size_t part;
 
-	if (__builtin_expect(record.kind == RECORD_SOURCE, 0))
-		return take_source(lane, at, record.bytes, iov, count, peek, got);
+	if (__builtin_expect(record.kind == RECORD_SOURCE || record.kind == RECORD_AVAIL, 0))
+		return lane_take_source(lane, at, record, iov, count, peek, got);
 	if (__builtin_expect(record.kind != RECORD_DATA, 0))
 		return take_mark(lane, at, record, peek, *got);
 	if (!atomic_load_explicit(&lane->shared->from_ring, RELAXED) || record.bytes < at->taken ||
@@ -438,12 +426,14 @@ static size_t bytes_between(const struct lane *lane, uint64_t head, uint64_t tai
 	for (size_t left = tail - head;
 	     left >= sizeof(struct record) && left <= lane->bytes && head % RECORD_ALIGN == 0; left = tail - head) {
 		struct record record = record_read(lane, head);
-		uint64_t length = record.kind == RECORD_DATA ? padded(record.bytes) : 0;
+		uint64_t length = record_length(record);
 
-		if (length > left - sizeof(record) || (record.kind == RECORD_DATA && record.bytes < taken))
+		if (length > left - sizeof(record) || (record.kind == RECORD_DATA && record.bytes < taken) ||
+		    (record.kind == RECORD_AVAIL && avail_is_missing(lane, head)))
 			break;
 		bytes += record.kind == RECORD_DATA   ? record.bytes - taken :
 			 record.kind == RECORD_SOURCE ? source_left(lane, record.bytes) :
+			 record.kind == RECORD_AVAIL  ? avail_left(lane, head, taken) :
 							0;
 		taken = 0;
 		head += sizeof(record) + length;
@@ -470,7 +460,8 @@ bool lane_is_stuck(const struct lane *lane)
 	if (!lane->in || end_of(lane) == head)
 		return false;
 	record = record_read(lane, head);
-	return record.kind == RECORD_SOURCE && source_is_stuck(lane, record.bytes);
+	return (record.kind == RECORD_SOURCE && source_is_stuck(lane, record.bytes)) ||
+	       (record.kind == RECORD_AVAIL && avail_is_missing(lane, head));
 }
 
 bool lane_is_empty(const struct lane *lane)

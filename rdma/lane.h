@@ -137,6 +137,10 @@ void lane_sent_raw(struct lane *lane, size_t bytes);
 /* Puts the record of a source of so many bytes (for source.h). Returns whether there was room; *record: where it is. */
 bool lane_put_source(struct lane *lane, uint32_t number, size_t bytes, uint64_t *record);
 
+/* The same of one between hosts, which tells all itself (avail.h). */
+struct avail;
+bool lane_put_avail(struct lane *lane, const struct avail *avail, uint64_t *record);
+
 /* Whether the ring ends where that record does, but for `more` records of sources behind it; and takes `bytes` back then. */
 bool lane_is_last(const struct lane *lane, uint64_t record, uint64_t more);
 void lane_unsend(struct lane *lane, size_t bytes);
@@ -197,7 +201,7 @@ static inline void lane_reads(struct lane *lane, bool reads)
  */
 int lane_get(struct lane *lane, const struct iovec *iov, int count, bool peek, size_t *got);
 
-/* Bytes of the stream that are in the ring; nonsense counts as none. */
+/* Bytes of the stream that are in the ring, or announced there; nonsense counts as none. Of sources that can't be fetched any more, none. */
 size_t lane_unread(const struct lane *lane);
 
 /* The same, also if raw bytes come first. */

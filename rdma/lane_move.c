@@ -8,7 +8,7 @@ struct lane_move lane_find_move(const struct lane *lane, uint64_t from, uint64_t
 	for (size_t left = to - from; left >= sizeof(struct record) && left <= lane->bytes && from % RECORD_ALIGN == 0;
 	     left = to - from) {
 		struct record record = *(volatile struct record *)record_at(lane, from);
-		uint64_t length = record.kind == RECORD_DATA ? padded(record.bytes) : 0;
+		uint64_t length = record_length(record);
 
 		if (length > left - sizeof(record))
 			break;

@@ -7,10 +7,10 @@
 
 #include "rdma/lane.h"
 
-enum record_kind { RECORD_DATA = 1, RECORD_TAKEOVER, RECORD_SWITCH, RECORD_SOURCE };
+enum record_kind { RECORD_DATA = 1, RECORD_TAKEOVER, RECORD_SWITCH, RECORD_SOURCE, RECORD_AVAIL };
 
 /*
- * In the ring, aligned to RECORD_ALIGN, followed by `bytes` of data; of a source `bytes` is its number. So data are 16 bytes into
+ * In the ring, aligned to RECORD_ALIGN, followed by `bytes` of data (AVAIL: of avail.h); of a source `bytes` is its number. So data are 16 bytes into
  * a page where a program's buffer is at its beginning: with 8, a copy ran at a tenth of its speed (`rep movsb` of AMD's
  * processors, where the target is less than 16 bytes ahead of the origin modulo 4096).
  */
@@ -26,6 +26,12 @@ struct record {
 static inline uint64_t padded(uint64_t bytes)
 {
 	return (bytes + RECORD_ALIGN - 1) & ~(uint64_t)(RECORD_ALIGN - 1);
+}
+
+/* Bytes of the ring behind a record's head, as it says itself. */
+static inline uint64_t record_length(struct record record)
+{
+	return record.kind == RECORD_DATA || record.kind == RECORD_AVAIL ? padded(record.bytes) : 0;
 }
 
 static inline struct record *record_at(const struct lane *lane, uint64_t position)
@@ -55,6 +61,20 @@ static inline ssize_t free_beside(const struct lane *lane, ssize_t used, size_t 
 
 	return used < 0 ? used : taken >= lane->bytes ? 0 : (ssize_t)(lane->bytes - taken);
 }
+
+/* Where the consumer is; written back unless it only peeks. */
+struct place {
+	uint64_t head, tail;
+	uint32_t taken;
+	uint32_t passed; /* sources */
+};
+
+/*
+ * A source at the place, of whatever kind. Returns LANE_DATA to go on, LANE_EMPTY when iov is full or nothing can be had now, or
+ * -errno.
+ */
+int lane_take_source(struct lane *lane, struct place *at, struct record record, const struct iovec *iov, int count,
+		     bool peek, size_t *got);
 
 /* Whether the consumer has left, as it knows itself. */
 static inline uint32_t away(const struct lane *lane)

@@ -10,6 +10,7 @@
 #include <sys/uio.h>
 
 #include "common/sys.h"
+#include "rdma/avail.h"
 #include "rdma/source_internal.h"
 
 #define HOME_ALIGN 64	 /* as memory that is copied likes it */
@@ -22,6 +23,16 @@ void source_out_open(struct source_out *out, const struct transport_ops *transpo
 	out->transport = transport;
 	out->first = out->next = 1;
 	memcpy(out->identity, identity, sizeof(out->identity));
+}
+
+void source_out_open_remote(struct source_out *out, const struct transport_ops *transport, struct transport_place place)
+{
+	static const uint8_t none[TRANSPORT_IDENTITY_BYTES];
+
+	source_out_open(out, transport, none);
+	out->is_remote = true;
+	out->place = place;
+	out->answer = 1;
 }
 
 /* Whether a place is in this process's memory. */
@@ -168,7 +179,31 @@ size_t source_room(struct lane *lane)
 	return lane->area_bytes - (size_t)(out->home - oldest);
 }
 
+static bool put_record(struct lane *lane, const struct source_entry *entry, uint32_t key, uint64_t *record)
+{
+	const struct source_out *out = lane->out;
+	const struct avail avail = {
+		.address = (uintptr_t)entry->address,
+		.word = out->remote.slots + (out->next % SOURCE_SLOTS) * sizeof(struct source_slot),
+		.area = out->remote.area,
+		.home = entry->home,
+		.bytes = entry->bytes,
+		.number = (uint32_t)out->next,
+		.key = key,
+		.word_key = out->remote.slots_key,
+		.area_key = out->remote.area_key,
+	};
+
+	return out->is_remote ? lane_put_avail(lane, &avail, record) :
+				lane_put_source(lane, avail.number, avail.bytes, record);
+}
+
 int source_announce(struct lane *lane, const void *address, size_t bytes, uint64_t *number)
+{
+	return source_announce_remote(lane, address, bytes, 0, number);
+}
+
+int source_announce_remote(struct lane *lane, const void *address, size_t bytes, uint32_t key, uint64_t *number)
 {
 	struct source_out *out = lane->out;
 	struct source_entry *entry;
@@ -188,13 +223,18 @@ int source_announce(struct lane *lane, const void *address, size_t bytes, uint64
 	slot->place = out->place;
 	atomic_store(&slot->word, SOURCE_WORD(out->next, 0, SOURCE_ANNOUNCED));
 	atomic_store(&entry->number, out->next);
-	if (!lane_put_source(lane, (uint32_t)out->next, bytes, &entry->record)) {
+	if (!put_record(lane, entry, key, &entry->record)) {
 		atomic_store(&entry->number, 0);
 		return -ENOBUFS;
 	}
 	*number = out->next++;
 	out->home += (bytes + HOME_ALIGN - 1) & ~(size_t)(HOME_ALIGN - 1);
 	return 0;
+}
+
+bool source_is_passed(const struct lane *lane, uint64_t number)
+{
+	return atomic_load_explicit(&lane->shared->head, memory_order_acquire) > entry_of(lane->out, number)->record;
 }
 
 size_t source_taken(struct lane *lane, uint64_t number)
@@ -205,7 +245,8 @@ size_t source_taken(struct lane *lane, uint64_t number)
 
 	if (SOURCE_NUMBER(word) != (uint32_t)number ||
 	    (state != SOURCE_ANNOUNCED && state != SOURCE_REFUSED && state != SOURCE_PROMISED) ||
-	    atomic_load(&entry->number) != number || SOURCE_TAKEN(word) >= entry->bytes)
+	    atomic_load(&entry->number) != number || SOURCE_TAKEN(word) >= entry->bytes ||
+	    (lane->out->is_remote && source_is_passed(lane, number)))
 		return SIZE_MAX;
 	return SOURCE_TAKEN(word);
 }
@@ -288,6 +329,7 @@ static int keep_alone(struct lane *lane, struct source_entry *entry, uint64_t nu
 	while (atomic_exchange(&entry->keeping, 1))
 		sys_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
 	rc = copy_and_tell(lane, entry, number);
+	atomic_thread_fence(memory_order_seq_cst); /* the word before all that the program writes: a device looks */
 	atomic_store(&entry->keeping, 0);
 	sys_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&mask, 0, sizeof(mask), 0, 0);
 	atomic_store_explicit(&lane->out->has_kept, true, memory_order_relaxed);

@@ -109,9 +109,17 @@ struct source_entry {
 	struct transport_place place; /* whose memory it is */
 };
 
+/* What every SrcAvail of a sender tells of its memory (avail.h). */
+struct source_remote {
+	uint64_t slots, area;
+	uint32_t slots_key, area_key;
+};
+
 /* The sender's side; in memory that its forks share and the peer does not see. */
 struct source_out {
 	const struct transport_ops *transport;
+	bool is_remote; /* the receiver is on another host, and does not see the slots change */
+	struct source_remote remote;
 	uint8_t identity[TRANSPORT_IDENTITY_BYTES];
 	struct transport_token token;
 	struct transport_place place; /* of the token: of the process that has answered last */
@@ -122,9 +130,37 @@ struct source_out {
 	struct source_entry entry[SOURCE_SLOTS];
 };
 
+/* A GET from another host. */
+struct avail_get {
+	uint64_t address;
+	uint32_t key;
+	bool own; /* into memory that is the library's, and stays */
+	size_t bytes;
+	const struct iovec *iov;
+	int count;
+	size_t skip;
+};
+
+/* How a receiver fetches from another host; see avail.h. */
+struct avail_ops {
+	/*
+	 * All of these, several at a time, and waits for the last, for a bounded time. Returns 0; -ENOTCONN: the queue pair has broken;
+	 * or another -errno: memory of the receiver's can't be read into. Nothing is under way any more then.
+	 */
+	int (*get)(void *context, const struct avail_get *gets, int count);
+	/* The queue pair is of no use. */
+	void (*give_up)(void *context);
+};
+
 /* The receiver's side; in memory of the same kind. */
 struct source_in {
 	const struct transport_ops *transport;
+	const struct avail_ops *avail; /* NULL: the sender is on this host */
+	void *avail_context;
+	_Atomic bool gone; /* the queue pair has broken: nothing more is fetched */
+	struct {
+		uint32_t number, state;
+	} known[SOURCE_SLOTS]; /* of avail.c */
 	struct transport_token token;
 	struct transport_reach reach;
 	bool asked;
@@ -139,6 +175,11 @@ struct source_in {
 /* Opens the sides of a lane. `identity` is the connection's, by meet_identity(). */
 void source_out_open(struct source_out *out, const struct transport_ops *transport, const uint8_t *identity);
 void source_in_open(struct source_in *in, const struct transport_ops *transport, const uint8_t *identity, pid_t hint);
+
+/* The same where the peer is on another host: `place` is this process. */
+void source_out_open_remote(struct source_out *out, const struct transport_ops *transport,
+			    struct transport_place place);
+void source_in_open_remote(struct source_in *in, const struct avail_ops *avail, void *context);
 
 /* Gives the token back, at the end of the connection in this process. */
 void source_out_close(struct source_out *out);
@@ -165,6 +206,9 @@ size_t source_room(struct lane *lane);
  */
 int source_announce(struct lane *lane, const void *address, size_t bytes, uint64_t *number);
 
+/* The same to a receiver on another host, which reads by this key; out->remote has the others. */
+int source_announce_remote(struct lane *lane, const void *address, size_t bytes, uint32_t key, uint64_t *number);
+
 /*
  * Returns how many bytes of the source the receiver has taken; SIZE_MAX when the source is over: all taken, kept or withdrawn,
  * so that its memory is the program's. One load.
@@ -187,6 +231,9 @@ int source_keep_all(struct lane *lane);
  * something behind it).
  */
 int source_withdraw(struct lane *lane, uint64_t number, size_t *taken);
+
+/* Whether the receiver has passed the source: nobody reads its memory, or what was kept of it, any more. Under the lock. */
+bool source_is_passed(const struct lane *lane, uint64_t number);
 
 /* Returns how many sources are outstanding: not yet passed by the receiver. */
 unsigned int source_outstanding(struct lane *lane);

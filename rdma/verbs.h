@@ -105,7 +105,7 @@ struct verbs_positions {
 	uint64_t delivered; /* the peer's device has them in the peer's ring: at least */
 	uint64_t confirmed; /* the peer's program has received them, as it has told: at least */
 	uint64_t received;  /* stream position of the lane in: what the own program has received */
-	bool settled;	    /* the connection is broken, and nothing more comes in: what the lane in holds is final */
+	bool settled; /* the connection is broken, and nothing more comes in: the lane in, and where GETs go, are final */
 };
 
 /* Where a GET reads. */

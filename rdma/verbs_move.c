@@ -462,7 +462,8 @@ void verbs_positions(struct verbs_conn *conn, struct verbs_positions *out)
 					 .delivered = conn->delivered,
 					 .confirmed = confirmed,
 					 .received = atomic_load(&conn->setup.in.shared->received),
-					 .settled = conn_is_broken(conn) && (!conn->qp || !conn->receives) };
+					 .settled = conn_is_broken(conn) &&
+						    (!conn->qp || (!conn->receives && !conn->gets_under_way)) };
 	out->confirmed = out->confirmed < out->sent ? out->confirmed : out->sent;
 	out->delivered = out->delivered > out->confirmed ? out->delivered : out->confirmed;
 	verbs_give(&conn->lock, held);

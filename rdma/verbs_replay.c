@@ -10,7 +10,12 @@
 static struct lane as_consumer(const struct lane *out, struct lane_shared *books)
 {
 	struct lane_shared *shared = out->shared;
-	struct lane lane = { .shared = books, .ring = out->ring, .bytes = out->bytes };
+	struct lane lane = { .shared = books,
+			     .ring = out->ring,
+			     .bytes = out->bytes,
+			     .area = out->area,
+			     .area_bytes = out->area_bytes,
+			     .sources = out->sources };
 
 	*books = (struct lane_shared){ 0 };
 	atomic_store(&books->tail, atomic_load(&shared->tail));

@@ -22,8 +22,8 @@ struct verbs_entry {
  * Copies bytes of the stream from position `from` on, which is at least the one that was confirmed (`received` of the
  * consumer's line) and at most the one that was sent. With an entry, the consumer is known to have all before that TAKEOVER,
  * the last one, even where what it has told is older; NULL: only what it has told is known. Returns how many, fewer where the
- * lane went back to TCP or at the end; -ERANGE (no such position), -ENOTSUP (a source is there: its bytes are in the program's
- * memory), -EPROTO (nonsense in the consumer's line). The lane is not changed.
+ * lane went back to TCP or at the end; -ERANGE (no such position), -ENXIO (a source is there that was not kept: source_keep_all()
+ * comes first), -EPROTO (nonsense in the consumer's line). The lane is not changed.
  */
 ssize_t verbs_replay(const struct lane *out, const struct verbs_entry *entry, uint64_t from, void *to, size_t bytes);
 

@@ -7,13 +7,16 @@ import pytest
 from conftest import BUILD, environment
 
 WHOLE = ["blocking", "poll", "epoll", "ipv6", "threads"]
+FETCHED = [f"{path}-{name}" for path in ("zsdp", "azsdp") for name in ("stream", "poll", "overlap", "touch")] + ["azsdp-mprotect"]
 CASES = ["fork", "exit", "exit_unread", "exec", "exec_full", "dontwait", "cancelled"]
+CASES += [f"{path}-{name}" for path in ("zsdp", "azsdp") for name in CASES if name != "exit_unread"]
 BREAKS = ["device", "own_device", "drop", "down"]
+FETCHED_BREAKS = [f"{path}-{name}" for path in ("zsdp", "azsdp") for name in ("device", "own_device")]
 
 
 @pytest.fixture(scope="session")
 def guest(start_guest):
-    return start_guest("engine", seconds=280)
+    return start_guest("engine", seconds=400)
 
 
 def processes(guest, step):
@@ -43,6 +46,18 @@ def test_device_has_sent_them(guest):
     assert (after["rxe0"] - before["rxe0"]) * 4096 > bytes_sent / 2
 
 
+@pytest.mark.parametrize("step", FETCHED + FETCHED_BREAKS)
+def test_large_sends_are_fetched(guest, step):
+    assert guest.measured(step)["verified"] is True
+    assert counted(guest, step, "rdma_meetings") > 0
+    assert counted(guest, step, "get_bytes") > 0
+
+
+@pytest.mark.parametrize("step", [step for step in FETCHED if step.startswith("azsdp")])
+def test_what_is_written_to_after_the_send_is_kept(guest, step):
+    assert counted(guest, step, "rewrites") > 0
+
+
 @pytest.mark.parametrize("step", ["server_alone", "client_alone"])
 def test_peer_without_zc_gets_plain_tcp(guest, step):
     assert guest.measured(step)["verified"] is True
@@ -63,7 +78,7 @@ def test_connection_outlives_its_queue_pair(guest, step):
     assert counted(guest, step, "ring_receive_bytes") > 0
 
 
-@pytest.mark.parametrize("step,other", [("kill_receiver", "client"), ("kill_transmitter", "server")])
+@pytest.mark.parametrize("step,other", [("kill_receiver", "client"), ("kill_transmitter", "server"), ("azsdp-kill", "server")])
 def test_peer_of_a_killed_process_is_told(guest, step, other):
     # Neither a hang, which ends by SIGKILL, nor a success.
     assert (guest.directory / f"{step}.status").read_text() != "0\n"

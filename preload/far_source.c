@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Sources of a connection to another host (rdma/avail.h): what the peer may read here, and how is fetched what it announces.
+ *
+ * A registration lasts as long as what it is for: a source until the peer has passed it, a program's buffer until the receive
+ * has its bytes. A device goes on with the pages that were there, whatever the program maps in their place later; so none is found
+ * again, and nobody has to tell of memory that goes. A source that was kept stays registered, for the peer may be reading it; what
+ * it reads then it does not believe.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/sys.h"
+#include "preload/engine_in.h"
+#include "preload/far_internal.h"
+#include "rdma/avail.h"
+#include "rdma/guard.h"
+
+#define SILENCE_NS (500 * NS_PER_MS) /* without the end of any GET: then the peer is given up */
+#define SPIN_NS 20000
+#define GONE_NS NS_PER_SEC /* for the GETs of a broken queue pair to come back */
+
+/* The place of a source is the process whose memory it is in. */
+static int keeps(const struct transport_place *place, const struct transport_token *token)
+{
+	return place->number == (uint32_t)conn_process();
+}
+
+static void drop(const struct transport_place *place)
+{
+}
+
+static const struct transport_ops remote = { .name = "verbs", .keeps = keeps, .drop = drop };
+
+/* Sending ------------------------------------------------------------------------------------------------------------ */
+
+static struct far_exposed *exposed_of(struct far *far, uint64_t number)
+{
+	return &far->exposed[number % SOURCE_SLOTS];
+}
+
+static void hide(struct verbs_conn *link, struct far_exposed *exposed)
+{
+	if (!exposed->region)
+		return;
+	far_verbs->hide(link, exposed->region);
+	exposed->region = NULL;
+}
+
+static int expose(struct verbs_conn *link, const void *at, size_t bytes, struct far_exposed *out, uint32_t *key)
+{
+	struct verbs_remote told;
+	int rc = far_verbs->expose(link, at, bytes, &told, &out->region);
+
+	if (rc < 0) {
+		out->region = NULL;
+		return rc;
+	}
+	/* It is this one's alone, and goes with it. */
+	far_verbs->invalidate(at, bytes);
+	*key = told.key;
+	return 0;
+}
+
+static void hide_passed(struct far *far, struct lane *lane, struct verbs_conn *link)
+{
+	for (unsigned int i = 0; i < SOURCE_SLOTS; i++) {
+		if (far->exposed[i].region && source_is_passed(lane, far->exposed[i].number))
+			hide(link, &far->exposed[i]);
+	}
+}
+
+void far_hide_all(struct far *far, struct verbs_conn *link)
+{
+	for (unsigned int i = 0; i < SOURCE_SLOTS; i++)
+		hide(link, &far->exposed[i]);
+	hide(link, &far->area);
+	hide(link, &far->slots);
+	if (far->page)
+		far_verbs->invalidate(far->page, CHANNEL_HEADER_BYTES);
+}
+
+int far_sources_open(struct conn *conn, struct engine *engine)
+{
+	struct lane *lane = &engine->channel.out;
+	struct source_remote *told = &engine->channel.sources_out.remote;
+	struct verbs_conn *link = far_link(conn);
+	struct far *far = conn->far;
+	int rc = 0;
+
+	if (!link || atomic_load(&engine->far.state) != FAR_UP)
+		return -ENOTCONN;
+	hide_passed(far, lane, link);
+	if (!far->area.region) {
+		told->area = (uintptr_t)lane->area;
+		rc = expose(link, lane->area, lane->area_bytes, &far->area, &told->area_key);
+	}
+	if (!rc && !far->slots.region) {
+		told->slots = (uintptr_t)lane->sources->slot;
+		rc = expose(link, lane->sources, sizeof(*lane->sources), &far->slots, &told->slots_key);
+	}
+	return rc;
+}
+
+int far_expose(struct conn *conn, struct engine *engine, const void *at, size_t bytes)
+{
+	struct far_exposed *exposed = exposed_of(conn->far, engine->channel.sources_out.next);
+	struct verbs_conn *link = far_link(conn);
+	int rc;
+
+	if (!link)
+		return -ENOTCONN;
+	hide_passed(conn->far, &engine->channel.out, link);
+	rc = expose(link, at, bytes, exposed, &exposed->key);
+	/* Before Linux 6.2 the kernel asks for memory that may be written, and does not wait for a guard that lies over it. */
+	if (rc == -EFAULT && guard_active()) {
+		guard_settle(at, bytes);
+		rc = expose(link, at, bytes, exposed, &exposed->key);
+	}
+	return rc;
+}
+
+int far_announce(struct conn *conn, struct engine *engine, const void *at, size_t bytes, uint64_t *number)
+{
+	struct far_exposed *exposed = exposed_of(conn->far, engine->channel.sources_out.next);
+	int rc = source_announce_remote(&engine->channel.out, at, bytes, exposed->key, number);
+
+	if (rc < 0)
+		return rc;
+	exposed->number = *number;
+	far_push(conn, engine); /* so that the peer fetches it while the next is prepared */
+	return 0;
+}
+
+void far_unexpose(struct conn *conn, struct engine *engine)
+{
+	struct verbs_conn *link = far_link(conn);
+
+	if (link)
+		hide(link, exposed_of(conn->far, engine->channel.sources_out.next));
+}
+
+enum stat_reason far_source_reason(int error)
+{
+	return error == -ENOBUFS  ? REASON_SOURCES_FULL :
+	       error == -ENOMEM	  ? REASON_RDMA_MEMLOCK :
+	       error == -ENOTCONN ? REASON_RDMA_BROKEN :
+				    REASON_RDMA_MEMORY;
+}
+
+void far_sources_serve(struct conn *conn, struct engine *engine)
+{
+	struct lane *lane = &engine->channel.out;
+	struct verbs_conn *link = far_link(conn);
+
+	if (!lane->out || engine->far.kept)
+		return;
+	if (link && atomic_load(&engine->far.state) == FAR_UP) {
+		hide_passed(conn->far, lane, link);
+		return;
+	}
+	/* Nobody fetches any more: what was announced is sent again from where it is kept. */
+	source_keep_all(lane);
+	if (link)
+		far_hide_all(conn->far, link);
+	engine->far.kept = true;
+}
+
+/* What moves when the peer takes something. */
+static uint64_t progress(const struct lane *lane)
+{
+	return atomic_load_explicit(&lane->shared->head, memory_order_relaxed) +
+	       atomic_load_explicit(&lane->shared->received, memory_order_relaxed);
+}
+
+bool far_waits_for_peer(struct conn *conn, const struct lane *lane, struct far_patience *patience)
+{
+	uint64_t now = clock_now(), there = progress(lane);
+
+	if (!patience->since || there != patience->at) {
+		patience->since = now;
+		patience->at = there;
+	}
+	if (now > patience->until || now - patience->since > (patience->waits ? patience->quiet_ns : SPIN_NS) ||
+	    atomic_load(&atomic_load(&conn->engine)->far.state) != FAR_UP)
+		return false;
+	if (now - patience->since < SPIN_NS) {
+		for (int i = 0; i < 16; i++)
+			cpu_relax();
+		return true;
+	}
+	far_sleep(conn, 1);
+	return true;
+}
+
+/* Receiving ---------------------------------------------------------------------------------------------------------- */
+
+/* GETs under way. */
+struct fetch {
+	struct conn *conn;
+	struct engine *engine;
+	struct verbs_conn *link;
+	unsigned int under_way;
+	bool broken;
+	int error;	/* of a post */
+	uint64_t moved; /* ns: the last that was posted, or ended */
+};
+
+static void reap(struct fetch *fetch)
+{
+	struct verbs_got got;
+
+	far_verbs->poll(fetch->link);
+	while (fetch->under_way && far_verbs->got(fetch->link, &got)) {
+		fetch->under_way--;
+		fetch->moved = clock_now();
+		fetch->broken |= got.error != 0; /* whatever it was, the queue pair does not outlive it */
+	}
+}
+
+/* Waits a moment for the end of one. */
+static void wait_for_end(struct fetch *fetch)
+{
+	uint64_t quiet;
+
+	reap(fetch);
+	quiet = clock_now() - fetch->moved;
+	if (quiet > SILENCE_NS && !fetch->broken) {
+		log_info("a peer on another host does not answer READs");
+		far_verbs->give_up(fetch->link);
+		fetch->broken = true;
+		fetch->moved = clock_now();
+	}
+	if (quiet < SPIN_NS)
+		for (int i = 0; i < 16; i++)
+			cpu_relax();
+	else if (fetch->broken)
+		sys_call(SYS_poll, 0, 0, 1, 0, 0, 0); /* a broken one's descriptor is readable for ever */
+	else
+		far_sleep(fetch->conn, 1);
+}
+
+static void post(struct fetch *fetch, const struct avail_get *get)
+{
+	const struct verbs_remote from = { get->address, get->key };
+	size_t done = 0;
+
+	while (done < get->bytes && !fetch->error && !fetch->broken) {
+		const struct verbs_remote next = { from.address + done, from.key };
+		ssize_t rc = far_verbs->get(fetch->link, &next, get->bytes - done, get->iov, get->count,
+					    get->skip + done, 0);
+
+		if (rc > 0) {
+			done += (size_t)rc;
+			fetch->under_way++;
+			fetch->moved = clock_now();
+		} else if (rc == -EAGAIN) {
+			wait_for_end(fetch);
+		} else {
+			fetch->error = rc < 0 ? (int)rc : -EFAULT;
+		}
+	}
+}
+
+/* No registration of the program's memory is found again. */
+static void forget(const struct avail_get *get)
+{
+	size_t skip = get->skip, left = get->bytes;
+
+	for (int i = 0; i < get->count && left && !get->own; i++) {
+		size_t part = get->iov[i].iov_len > skip ? get->iov[i].iov_len - skip : 0;
+
+		part = part < left ? part : left;
+		if (part)
+			far_verbs->invalidate((char *)get->iov[i].iov_base + skip, part);
+		skip = part ? 0 : skip - get->iov[i].iov_len;
+		left -= part;
+	}
+}
+
+static int fetch_all(void *context, const struct avail_get *gets, int count)
+{
+	struct conn *conn = context;
+	struct fetch fetch = { .conn = conn,
+			       .engine = atomic_load(&conn->engine),
+			       .link = far_link(conn),
+			       .moved = clock_now() };
+
+	if (!fetch.link || atomic_load(&fetch.engine->far.state) != FAR_UP)
+		return -ENOTCONN;
+	for (int i = 0; i < count; i++)
+		post(&fetch, &gets[i]);
+	while (fetch.under_way && !(fetch.broken && clock_now() - fetch.moved > GONE_NS))
+		wait_for_end(&fetch);
+	for (int i = 0; i < count; i++)
+		forget(&gets[i]);
+	/* If one is under way yet, the queue pair does not settle, and the connection is reset. */
+	if (!fetch.broken && fetch.error != -ENOTCONN)
+		return fetch.error;
+	far_is_up(conn, fetch.engine);
+	return -ENOTCONN;
+}
+
+static void give_up(void *context)
+{
+	struct conn *conn = context;
+
+	far_give_up(conn, atomic_load(&conn->engine));
+}
+
+static const struct avail_ops fetches = { fetch_all, give_up };
+
+void far_fetch_there(struct conn *conn, struct engine *engine)
+{
+	if (far_link(conn))
+		far_fetch(conn, engine);
+}
+
+bool far_fetch(struct conn *conn, struct engine *engine)
+{
+	int rc = engine->channel.in.in ? avail_fetch_all(&engine->channel.in) : 0;
+
+	if (rc < 0 && rc != -ENOTCONN)
+		far_give_up(conn, engine);
+	return !rc;
+}
+
+/* Both ---------------------------------------------------------------------------------------------------------------- */
+
+void far_sources_begin(struct conn *conn, struct engine *engine)
+{
+	struct channel *channel = &engine->channel;
+
+	conn->far->page = channel->header;
+	channel->in.area_bytes = FAR_AREA_BYTES;
+	channel->out.area_bytes = FAR_AREA_BYTES;
+	source_out_open_remote(&channel->sources_out, &remote,
+			       (struct transport_place){ .number = (uint32_t)conn_process() });
+	source_in_open_remote(&channel->sources_in, &fetches, conn);
+	channel->out.out = &channel->sources_out;
+	channel->in.in = &channel->sources_in;
+}

@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: MIT */
+/* The receiver's side of avail.h, and how a sender reads its own sources again; announcing is source.c's. */
+#define _GNU_SOURCE
+#include "rdma/avail.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "rdma/lane_record.h"
+#include "rdma/source_internal.h"
+
+#define RUN 8		  /* sources that are fetched at one time */
+#define DIRECT_MIN 16384u /* bytes of a receive that are worth a READ of their own */
+#define LOOKS 3		  /* at a word that the sender changes once */
+#define AVAIL_RECORD (sizeof(struct record) + padded(sizeof(struct avail)))
+
+/* What is known of a source (source_in.known). */
+enum { ANNOUNCED, KEPT, HERE };
+
+/* Bytes of a source, from `from` on, and where they go. */
+struct piece {
+	struct avail avail;
+	uint32_t from, bytes;
+	const struct iovec *iov;
+	int count;
+	size_t skip;
+	bool done;
+};
+
+static uint32_t state_of(const struct lane *lane, uint32_t number)
+{
+	const struct source_in *in = lane->in;
+
+	return in->known[number % SOURCE_SLOTS].number == number ? in->known[number % SOURCE_SLOTS].state : ANNOUNCED;
+}
+
+static void note_state(struct lane *lane, uint32_t number, uint32_t state)
+{
+	lane->in->known[number % SOURCE_SLOTS].number = number;
+	lane->in->known[number % SOURCE_SLOTS].state = state;
+}
+
+/* What the record at that position says, in bounds. Returns 0 or -EPROTO. */
+static int read_avail(const struct lane *lane, uint64_t head, struct avail *out)
+{
+	struct record record = record_read(lane, head);
+
+	*out = *(volatile struct avail *)(record_at(lane, head) + 1);
+	return record.kind == RECORD_AVAIL && record.bytes == sizeof(*out) && out->bytes &&
+			       out->bytes <= lane->area_bytes && out->address + out->bytes > out->address ?
+		       0 :
+		       -EPROTO;
+}
+
+size_t avail_left(const struct lane *lane, uint64_t head, uint32_t taken)
+{
+	struct avail avail;
+
+	return !read_avail(lane, head, &avail) && avail.bytes > taken ? avail.bytes - taken : 0;
+}
+
+bool avail_is_missing(const struct lane *lane, uint64_t head)
+{
+	struct avail avail;
+
+	return lane->in && atomic_load(&lane->in->gone) &&
+	       (read_avail(lane, head, &avail) < 0 || state_of(lane, avail.number) != HERE);
+}
+
+static size_t space_of(const struct iovec *iov, int count, size_t skip)
+{
+	size_t bytes = 0;
+
+	for (int i = 0; i < count; i++)
+		bytes += iov[i].iov_len;
+	return bytes > skip ? bytes - skip : 0;
+}
+
+/* Fetching ---------------------------------------------------------------------------------------------------------- */
+
+/* The GETs for a piece; what was kept may lie around the end of the area. Returns how many. */
+static int plan(const struct lane *lane, const struct piece *piece, struct avail_get *out)
+{
+	const struct avail *avail = &piece->avail;
+	uint64_t at = (avail->home + piece->from) & (lane->area_bytes - 1);
+	size_t first = lane->area_bytes - at < piece->bytes ? lane->area_bytes - at : piece->bytes;
+
+	out[0] = (struct avail_get){ .address = avail->address + piece->from,
+				     .key = avail->key,
+				     .bytes = piece->bytes,
+				     .iov = piece->iov,
+				     .count = piece->count,
+				     .skip = piece->skip };
+	if (state_of(lane, avail->number) != KEPT)
+		return 1;
+	out[0].address = avail->area + at;
+	out[0].key = avail->area_key;
+	out[0].bytes = first;
+	out[1] = out[0];
+	out[1].address = avail->area;
+	out[1].bytes = piece->bytes - first;
+	out[1].skip += first;
+	return out[1].bytes ? 2 : 1;
+}
+
+/* What the sender's word says of bytes that were read before it was. Returns 0 or -errno. */
+static int learn(struct lane *lane, struct piece *piece, uint64_t word)
+{
+	uint32_t state = SOURCE_STATE(word);
+
+	if (SOURCE_NUMBER(word) != piece->avail.number)
+		return -EPROTO;
+	piece->done = state == SOURCE_ANNOUNCED;
+	if (state == SOURCE_KEPT)
+		note_state(lane, piece->avail.number, KEPT);
+	return state == SOURCE_ANNOUNCED || state == SOURCE_KEPT ? 0 : state == SOURCE_LOST ? -ECONNRESET : -EPROTO;
+}
+
+/* Whether what was read is right: reads the words. Returns 0 or -errno. */
+static int confirm(struct lane *lane, struct piece *pieces, int count)
+{
+	struct avail_get gets[RUN];
+	struct iovec iov[RUN];
+	struct piece *of[RUN];
+	int asked = 0, rc;
+
+	for (int i = 0; i < count; i++) {
+		struct avail *avail = &pieces[i].avail;
+
+		if (pieces[i].done)
+			continue;
+		if (state_of(lane, avail->number) == KEPT) {
+			pieces[i].done = true;
+			continue;
+		}
+		/* Into memory that a device knows already; between hosts nothing else is there. */
+		iov[asked].iov_base = &lane->sources->slot[avail->number % SOURCE_SLOTS].word;
+		iov[asked].iov_len = sizeof(uint64_t);
+		gets[asked] =
+			(struct avail_get){ avail->word, avail->word_key, true, sizeof(uint64_t), &iov[asked], 1, 0 };
+		of[asked++] = &pieces[i];
+	}
+	rc = asked ? lane->in->avail->get(lane->in->avail_context, gets, asked) : 0;
+	for (int i = 0; i < asked && !rc; i++)
+		rc = learn(lane, of[i], atomic_load((_Atomic uint64_t *)iov[i].iov_base));
+	return rc;
+}
+
+/* Brings the pieces from wherever they are. Returns 0 or -errno. */
+static int bring(struct lane *lane, struct piece *pieces, int count)
+{
+	struct source_in *in = lane->in;
+
+	for (int looks = 0; looks < LOOKS; looks++) {
+		struct avail_get gets[2 * RUN];
+		int planned = 0, rc;
+
+		for (int i = 0; i < count; i++)
+			planned += pieces[i].done ? 0 : plan(lane, &pieces[i], gets + planned);
+		if (!planned)
+			return 0;
+		rc = in->avail->get(in->avail_context, gets, planned);
+		rc = rc ? rc : confirm(lane, pieces, count);
+		if (rc)
+			return rc;
+	}
+	for (int i = 0; i < count; i++) {
+		if (!pieces[i].done)
+			return -EPROTO;
+	}
+	return 0;
+}
+
+/* Where a source lies in this end's area. Returns how many parts. */
+static int parts_at_home(const struct lane *lane, const struct avail *avail, struct iovec parts[2])
+{
+	uint64_t at = avail->home & (lane->area_bytes - 1);
+	size_t first = lane->area_bytes - at < avail->bytes ? lane->area_bytes - at : avail->bytes;
+
+	parts[0] = (struct iovec){ lane->area + at, first };
+	parts[1] = (struct iovec){ lane->area, avail->bytes - first };
+	return parts[1].iov_len ? 2 : 1;
+}
+
+/* Brings whole sources to this end's area. Returns 0 or -errno. */
+static int bring_home(struct lane *lane, const struct avail *avails, int count)
+{
+	struct piece pieces[RUN];
+	struct iovec parts[RUN][2];
+	int rc;
+
+	for (int i = 0; i < count; i++) {
+		pieces[i] = (struct piece){ .avail = avails[i], .bytes = avails[i].bytes, .iov = parts[i] };
+		pieces[i].count = parts_at_home(lane, &avails[i], parts[i]);
+	}
+	rc = bring(lane, pieces, count);
+	for (int i = 0; i < count && !rc; i++)
+		note_state(lane, avails[i].number, HERE);
+	return rc;
+}
+
+int avail_fetch_all(struct lane *lane)
+{
+	uint64_t head = atomic_load(&lane->shared->head), tail = atomic_load(&lane->shared->tail);
+	uint32_t passed = atomic_load(&lane->sources->passed);
+	struct avail avails[RUN];
+	int count = 0, rc = 0;
+	size_t bytes = 0;
+
+	for (size_t left = tail - head; !rc && left >= sizeof(struct record) && left <= lane->bytes;
+	     left = tail - head) {
+		struct record record = record_read(lane, head);
+
+		if (record_length(record) > left - sizeof(record))
+			return -EPROTO;
+		if (record.kind == RECORD_AVAIL) {
+			rc = read_avail(lane, head, &avails[count]);
+			bytes += avails[count].bytes;
+			/* No more than a sender has room for: then each has its own place here, too. */
+			if (rc || avails[count].number != ++passed || bytes > lane->area_bytes)
+				return -EPROTO;
+			count += state_of(lane, passed) != HERE;
+		}
+		head += sizeof(record) + record_length(record);
+		if (count == RUN) {
+			rc = bring_home(lane, avails, count);
+			count = 0;
+		}
+	}
+	return rc || !count ? rc : bring_home(lane, avails, count);
+}
+
+/* Taking ------------------------------------------------------------------------------------------------------------ */
+
+static void pass(struct lane *lane, struct place *at, const struct avail *avail, size_t bytes)
+{
+	at->taken += (uint32_t)bytes;
+	if (at->taken < avail->bytes)
+		return;
+	at->taken = 0;
+	at->head += AVAIL_RECORD;
+	if (lane->in)
+		at->passed = avail->number;
+}
+
+/* From this end's area. Returns as lane_take_source(). */
+static int take_here(struct lane *lane, struct place *at, const struct avail *avail, const struct iovec *iov, int count,
+		     size_t *got)
+{
+	size_t left = avail->bytes - at->taken, room = space_of(iov, count, *got);
+	const struct transport_get to = { 0, left < room ? left : room, iov, count, *got };
+
+	source_copy_kept(lane, avail->home + at->taken, to.bytes, &to);
+	*got += to.bytes;
+	pass(lane, at, avail, to.bytes);
+	return to.bytes == left ? LANE_DATA : LANE_EMPTY;
+}
+
+/* The sources in a row from the place on that have room in iov. Returns how many. */
+static int gather_run(const struct lane *lane, const struct place *at, const struct avail *first,
+		      const struct iovec *iov, int count, size_t skip, struct piece *run)
+{
+	size_t room = space_of(iov, count, skip);
+	uint64_t head = at->head + AVAIL_RECORD;
+	int found = 1;
+
+	run[0] = (struct piece){ *first, at->taken, first->bytes - at->taken, iov, count, skip, false };
+	for (;;) {
+		struct piece *last = &run[found - 1], *next = &run[found];
+
+		if (last->bytes > room)
+			last->bytes = (uint32_t)room;
+		skip += last->bytes;
+		room -= last->bytes;
+		if (found == RUN || !room || at->tail - head < AVAIL_RECORD)
+			return found;
+		*next = (struct piece){ .iov = iov, .count = count, .skip = skip };
+		/* Nonsense is found when it is next. */
+		if (read_avail(lane, head, &next->avail) < 0 || next->avail.number != last->avail.number + 1 ||
+		    state_of(lane, next->avail.number) == HERE)
+			return found;
+		next->bytes = next->avail.bytes;
+		head += AVAIL_RECORD;
+		found++;
+	}
+}
+
+/* Straight into iov. Returns 0 or -errno. */
+static int take_directly(struct lane *lane, struct place *at, const struct avail *first, const struct iovec *iov,
+			 int count, size_t *got)
+{
+	struct piece run[RUN];
+	int found = gather_run(lane, at, first, iov, count, *got, run), rc;
+
+	for (int i = 0; i < count; i++)
+		source_settle_local(iov[i].iov_base, iov[i].iov_len);
+	rc = bring(lane, run, found);
+	if (rc == -ECONNRESET && found > 1) { /* one of them is lost: those before it are not */
+		found = 1;
+		run[0].done = false;
+		rc = bring(lane, run, 1);
+	}
+	for (int i = 0; i < found && !rc; i++) {
+		*got += run[i].bytes;
+		pass(lane, at, &run[i].avail, run[i].bytes);
+	}
+	return rc;
+}
+
+/* A sender reads its own again, which are all kept by now. Returns as lane_take_source(). */
+static int take_own(struct lane *lane, struct place *at, const struct avail *avail, const struct iovec *iov, int count,
+		    size_t *got)
+{
+	uint64_t word = lane->sources ? atomic_load(&lane->sources->slot[avail->number % SOURCE_SLOTS].word) : 0;
+
+	if (SOURCE_NUMBER(word) != avail->number || SOURCE_STATE(word) != SOURCE_KEPT)
+		return -ENXIO;
+	return take_here(lane, at, avail, iov, count, got);
+}
+
+static int take_avail(struct lane *lane, struct place *at, const struct iovec *iov, int count, bool peek, size_t *got)
+{
+	size_t room = space_of(iov, count, *got), before = *got;
+	struct avail avail;
+	int rc = -EAGAIN;
+
+	if (at->tail - at->head < AVAIL_RECORD || read_avail(lane, at->head, &avail) < 0 || at->taken >= avail.bytes)
+		return -EPROTO;
+	if (!lane->in)
+		return take_own(lane, at, &avail, iov, count, got);
+	if (!lane->in->avail || avail.number != at->passed + 1)
+		return -EPROTO;
+	if (!room || avail_is_missing(lane, at->head))
+		return LANE_EMPTY;
+	if (state_of(lane, avail.number) != HERE && !peek && (room >= DIRECT_MIN || room >= avail.bytes - at->taken)) {
+		rc = take_directly(lane, at, &avail, iov, count, got);
+		lane->in->fetched += *got - before;
+		if (!rc)
+			return at->taken ? LANE_EMPTY : LANE_DATA;
+	}
+	if (rc != -ENOTCONN && rc != -EPROTO && rc != -ECONNRESET)
+		rc = state_of(lane, avail.number) == HERE ? 0 : bring_home(lane, &avail, 1);
+	if (!rc) {
+		rc = take_here(lane, at, &avail, iov, count, got);
+		lane->in->fetched += peek ? 0 : *got - before;
+		return rc;
+	}
+	if (rc == -EPROTO || rc == -ECONNRESET)
+		return rc;
+	if (rc != -ENOTCONN)
+		lane->in->avail->give_up(lane->in->avail_context);
+	return LANE_EMPTY;
+}
+
+int lane_take_source(struct lane *lane, struct place *at, struct record record, const struct iovec *iov, int count,
+		     bool peek, size_t *got)
+{
+	uint32_t number = record.bytes;
+	size_t bytes = 0;
+	int rc;
+
+	if (!atomic_load_explicit(&lane->shared->from_ring, memory_order_relaxed))
+		return -EPROTO;
+	if (record.kind == RECORD_AVAIL)
+		return take_avail(lane, at, iov, count, peek, got);
+	if (!lane->in || lane->in->avail || number != at->passed + 1)
+		return -EPROTO;
+	if (__builtin_expect(lane->in->later_min && !peek, 0) &&
+	    source_take_later(lane, number, iov, count, *got, &bytes))
+		rc = LANE_DATA;
+	else
+		rc = source_take(lane, number, iov, count, *got, peek, &bytes);
+	*got += bytes;
+	if (rc == LANE_DATA) {
+		at->passed = number;
+		at->head += sizeof(struct record);
+	}
+	return rc;
+}
+
+/* The end of the lane ------------------------------------------------------------------------------------------------ */
+
+void avail_cut(struct lane *lane)
+{
+	uint64_t head = atomic_load(&lane->shared->head), tail = atomic_load(&lane->shared->tail), none = 0;
+
+	for (size_t left = tail - head; left >= sizeof(struct record) && left <= lane->bytes; left = tail - head) {
+		struct record record = record_read(lane, head);
+
+		if (record_length(record) > left - sizeof(record))
+			return;
+		if (record.kind == RECORD_AVAIL && avail_is_missing(lane, head)) {
+			atomic_compare_exchange_strong(&lane->shared->end, &none, head | LANE_END_SET);
+			lane->tail_known = head;
+			return;
+		}
+		head += sizeof(record) + record_length(record);
+	}
+}
+
+void source_in_open_remote(struct source_in *in, const struct avail_ops *avail, void *context)
+{
+	memset(in, 0, sizeof(*in));
+	in->avail = avail;
+	in->avail_context = context;
+	in->result = -ENOTSUP; /* no GET by the kernel */
+}

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Fuzz target: the receiver of a lane between hosts, whose ring a hostile peer writes at any time, with sources that it announces, and
+ * whose device answers what it likes. The input is what the peer writes, what GETs bring, and the calls. Nothing outside of the ring,
+ * the area and the caller's own memory may be touched, and no more told than there can be.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "rdma/avail.h"
+#include "rdma/lane_record.h"
+#include "rdma/spans.h"
+#include "tests/unit/rdma/lane_testing.h"
+
+#define RING LANE_RING_MIN
+#define AREA 65536u
+#define MOST 40000u
+#define CALLS_MAX 100
+
+static struct lonely_lane lonely;
+static struct lane lane;
+static struct source_in in;
+static uint8_t *data;
+static const uint8_t *input, *input_end;
+static uint32_t announced;
+
+static void must(bool holds)
+{
+	if (!holds)
+		abort();
+}
+
+static uint8_t next_byte(void)
+{
+	return input < input_end ? *input++ : 0xff;
+}
+
+static uint64_t next_number(void)
+{
+	uint64_t number = 0;
+	uint8_t bytes = next_byte() % 9;
+
+	for (uint8_t i = 0; i < bytes; i++)
+		number |= (uint64_t)next_byte() << (8 * i);
+	return number;
+}
+
+/* A source as it should be, but for what the input says. */
+static void announce(void)
+{
+	uint64_t tail = atomic_load(&lane.shared->tail);
+	struct record *record = record_at(&lane, tail);
+	struct avail *avail = (struct avail *)(record + 1);
+	uint8_t what = next_byte();
+
+	*record = (struct record){ .kind = RECORD_AVAIL, .bytes = sizeof(*avail) };
+	*avail = (struct avail){ .bytes = 1 + (uint32_t)next_number() % MOST,
+				 .number = ++announced,
+				 .home = next_number() };
+	if (what & 1)
+		record->bytes = (uint32_t)next_number();
+	if (what & 2)
+		avail->bytes = (uint32_t)next_number();
+	if (what & 4)
+		announced = avail->number = (uint32_t)next_number();
+	if (what & 8)
+		avail->address = next_number();
+	atomic_store(&lane.shared->tail, tail + sizeof(*record) + padded(sizeof(*avail)));
+}
+
+static void peer_writes(void)
+{
+	uint8_t what = next_byte();
+	uint64_t value = next_number();
+
+	if (what & 0x80)
+		announce();
+	else if (what & 0x40)
+		atomic_fetch_add(&lane.shared->tail, (value % 64) * RECORD_ALIGN);
+	else
+		memcpy(lane.ring + (atomic_load(&lane.shared->head) + (what & 0x3f) * 4) % (RING - 8), &value,
+		       sizeof(value));
+}
+
+/* Never more than was asked for, as the kernel sees to. */
+static int get(void *context, const struct avail_get *gets, int count)
+{
+	static const int errors[] = { -ENOTCONN, -ENOMEM, -EFAULT, -EIO };
+	static uint8_t bytes[AREA];
+	uint8_t how = next_byte();
+
+	must(count > 0 && count <= 2 * (int)SOURCE_SLOTS);
+	if (how < 32)
+		peer_writes();
+	for (int i = 0; i < count; i++) {
+		must(gets[i].bytes > 0 && gets[i].bytes <= AREA);
+		if (gets[i].own) {
+			uint64_t word = SOURCE_WORD(lane.sources->passed + 1 + (uint32_t)i, 0, 1 + next_byte() % 3);
+
+			must(gets[i].bytes == sizeof(word));
+			memcpy(gets[i].iov->iov_base, &word, sizeof(word));
+		} else {
+			must(scatter(gets[i].iov, gets[i].count, gets[i].skip, bytes, gets[i].bytes) == gets[i].bytes);
+		}
+	}
+	return how >= 240 && how < 244 ? errors[how - 240] : 0;
+}
+
+static void give_up(void *context)
+{
+	atomic_store(&in.gone, true);
+}
+
+static const struct avail_ops made_up = { get, give_up };
+
+static void receive(bool peek)
+{
+	size_t bytes = next_number() % (MOST + 1), first = bytes ? next_byte() % bytes : 0, got = SIZE_MAX;
+	uint8_t *at = data + MOST - bytes;
+	struct iovec iov[2] = { { at, first }, { at + first, bytes - first } };
+	int rc = lane_get(&lane, iov, 2, peek, &got);
+
+	must(rc == LANE_DATA || rc == LANE_EMPTY || rc == LANE_RAW || rc == -EPROTO || rc == -ECONNRESET);
+	must(got <= bytes);
+}
+
+static void call(uint8_t which)
+{
+	int rc;
+
+	switch (which % 10) {
+	case 0:
+	case 1:
+		receive(which & 1);
+		return;
+	case 2:
+		must(lane_unread_all(&lane) <= RING / 16 * (size_t)AREA);
+		return;
+	case 3:
+		rc = avail_fetch_all(&lane);
+		must(rc <= 0);
+		return;
+	case 4:
+		if (next_byte() < 16) {
+			give_up(NULL);
+			avail_cut(&lane);
+			lane_leave(&lane);
+		}
+		return;
+	case 5:
+		lane_is_stuck(&lane);
+		lane_is_empty(&lane);
+		return;
+	case 6:
+		lane_find_move(&lane, atomic_load(&lane.shared->head), atomic_load(&lane.shared->tail));
+		return;
+	case 7:
+		peer_writes();
+		return;
+	default:
+		announce();
+	}
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
+{
+	if (!data) {
+		must(lonely_make(&lonely, RING, AREA));
+		data = malloc(MOST); /* its end is where the sanitizer looks */
+		must(data);
+	}
+	lane = lonely.lane;
+	memset(lane.shared, 0, LONELY_SHARE_BYTES);
+	memset(lane.ring, 0, RING);
+	source_in_open_remote(&in, &made_up, NULL);
+	lane.sources = (struct source_shared *)(lane.shared + 1);
+	lane.in = &in;
+	announced = 0;
+	atomic_store(&lane.shared->from_ring, 1);
+	input = bytes;
+	input_end = bytes + count;
+	for (int calls = 0; input < input_end && calls < CALLS_MAX; calls++)
+		call(next_byte());
+	return 0;
+}

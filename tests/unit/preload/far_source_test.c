@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: MIT */
+/* Sources between hosts, with a device by hand: both ends are here, met as on one host, and are told that they are far apart. */
+#define _GNU_SOURCE
+#include "common/clock.h"
+#include "met_testing.h"
+#include "preload/far_internal.h"
+#include "rdma/spans.h"
+
+static struct engine *engine_of(int end)
+{
+	return atomic_load(&conns[end]->engine);
+}
+
+/* GETs and exposures: of the connecting end's device. */
+static struct {
+	int gets, ended, exposed, hidden;
+	bool given_up, silent;
+	uint64_t told_at_get; /* up to where the peer had been told that all is known */
+} reads;
+
+static enum verbs_state until_given_up(struct verbs_conn *conn, enum verbs_trouble *trouble)
+{
+	if (trouble)
+		*trouble = VERBS_SILENCE;
+	return reads.given_up ? VERBS_BROKEN : VERBS_UP;
+}
+
+static void settled(struct verbs_conn *conn, struct verbs_positions *out)
+{
+	*out = (struct verbs_positions){ .settled = true };
+}
+
+static ssize_t push(struct verbs_conn *conn, unsigned int how)
+{
+	return 0;
+}
+
+static int nothing(struct verbs_conn *conn)
+{
+	return 0;
+}
+
+static int no_fd(const struct verbs_conn *conn)
+{
+	return -1;
+}
+
+static bool never(struct verbs_conn *conn, unsigned int what)
+{
+	return true;
+}
+
+static const char *tell(enum verbs_trouble trouble)
+{
+	return "";
+}
+
+static ssize_t get(struct verbs_conn *conn, const struct verbs_remote *from, size_t bytes, const struct iovec *iov,
+		   int count, size_t skip, uint64_t cookie)
+{
+	reads.told_at_get = atomic_load(&engine_of(1)->channel.in.shared->seen);
+	reads.gets++;
+	if (!reads.silent)
+		scatter(iov, count, skip, (void *)(uintptr_t)from->address, bytes);
+	return (ssize_t)bytes;
+}
+
+static int got(struct verbs_conn *conn, struct verbs_got *out)
+{
+	if (reads.ended == reads.gets || (reads.silent && !reads.given_up))
+		return 0;
+	reads.ended++;
+	*out = (struct verbs_got){ .error = reads.silent ? -ENOTCONN : 0 };
+	return 1;
+}
+
+static int expose(struct verbs_conn *conn, const void *at, size_t bytes, struct verbs_remote *remote,
+		  struct verbs_region **out)
+{
+	static int region;
+
+	reads.exposed++;
+	*remote = (struct verbs_remote){ (uintptr_t)at, 1 };
+	*out = (struct verbs_region *)&region;
+	return 0;
+}
+
+static void hide(struct verbs_conn *conn, struct verbs_region *region)
+{
+	reads.hidden++;
+}
+
+static unsigned int invalidate(const void *at, size_t bytes)
+{
+	return 0;
+}
+
+static void give_up(struct verbs_conn *conn)
+{
+	reads.given_up = true;
+}
+
+static int credit(struct verbs_conn *conn, unsigned int how)
+{
+	return 0;
+}
+
+static const struct verbs_table reading_device = {
+	.state = until_given_up,
+	.positions = settled,
+	.push = push,
+	.credit = credit,
+	.poll = nothing,
+	.fd = no_fd,
+	.arm = never,
+	.woke = nothing,
+	.get = get,
+	.got = got,
+	.expose = expose,
+	.hide = hide,
+	.invalidate = invalidate,
+	.give_up = give_up,
+	.tell = tell,
+};
+
+static struct far fars[2];
+
+/* Both ends are far, with a device that reads. */
+static int connect_far(void **state)
+{
+	if (connect_ends(state))
+		return -1;
+	memset(&reads, 0, sizeof(reads));
+	far_verbs = &reading_device;
+	for (int end = 0; end < 2; end++) {
+		fars[end] = (struct far){ .conn = conns[end], .link = (struct verbs_conn *)&reading_device };
+		conns[end]->far = &fars[end];
+		far_sources_begin(conns[end], engine_of(end));
+		lane_from(end)->codes = engine_of(end)->channel.in.passed_codes = 0x030201;
+		atomic_store(&engine_of(end)->far.state, FAR_UP);
+	}
+	return 0;
+}
+
+static int close_far(void **state)
+{
+	for (int end = 0; end < 2; end++) {
+		conns[end]->far = NULL;
+		engine_of(end)->far.out = FAR_OUT_FREE;
+		atomic_store(&engine_of(end)->far.state, FAR_NONE);
+	}
+	return close_ends(state);
+}
+
+/* Announces by the connecting end. Returns the source's number. */
+static uint64_t announce(const void *bytes, size_t count)
+{
+	struct lock_hold hold;
+	uint64_t number;
+
+	assert_true(lock_take(&engine_of(0)->out, &hold));
+	assert_int_equal(far_sources_open(conns[0], engine_of(0)), 0);
+	assert_int_equal(far_expose(conns[0], engine_of(0), bytes, count), 0);
+	assert_int_equal(far_announce(conns[0], engine_of(0), bytes, count, &number), 0);
+	lock_give(&engine_of(0)->out, &hold);
+	return number;
+}
+
+static char source[40000], sink[40000];
+
+static void source_is_registered_until_the_peer_has_passed_it(void **state)
+{
+	announce(source, sizeof(source));
+	assert_int_equal(reads.exposed, 3); /* with the area and the slots */
+	assert_int_equal(receive_some(1, sink, 30000, 0), 30000);
+	far_sources_serve(conns[0], engine_of(0));
+	assert_int_equal(reads.hidden, 0);
+	assert_int_equal(receive_some(1, sink, sizeof(sink), 0), 10000);
+	far_sources_serve(conns[0], engine_of(0));
+	assert_int_equal(reads.hidden, 1);
+}
+
+static void sources_are_kept_when_the_queue_pair_breaks(void **state)
+{
+	uint64_t number = announce(source, sizeof(source));
+
+	assert_int_equal(source_taken(lane_from(0), number), 0);
+	engine_of(0)->far.entry_at = 0;
+	reads.given_up = true;
+	far_part_ways(conns[0], engine_of(0), ends[0]);
+	assert_int_equal(source_taken(lane_from(0), number), SIZE_MAX);
+	assert_int_equal(reads.hidden, 3);
+}
+
+static void peer_is_told_of_a_switch_when_what_was_announced_is_here(void **state)
+{
+	uint64_t before;
+
+	memset(source, 'x', sizeof(source));
+	assert_int_equal(far_look(conns[1], engine_of(1), ends[1]), 0); /* at the TAKEOVER */
+	announce(source, sizeof(source));
+	assert_int_equal(far_look(conns[1], engine_of(1), ends[1]), 0);
+	assert_int_equal(reads.gets, 0);
+	assert_true(lane_switch(lane_from(0)));
+	before = atomic_load(&lane_from(0)->shared->seen);
+	assert_int_equal(far_look(conns[1], engine_of(1), ends[1]), 0);
+	assert_int_equal(reads.told_at_get, before);
+	assert_true(atomic_load(&lane_from(0)->shared->seen) > before);
+	/* Nothing else brings it now. */
+	memset(source, 'y', sizeof(source));
+	reads.given_up = true;
+	far_is_up(conns[1], engine_of(1));
+	assert_int_equal(receive_some(1, sink, sizeof(sink), MSG_DONTWAIT), sizeof(sink));
+	assert_int_equal(sink[0], 'x');
+	assert_int_equal(sink[sizeof(sink) - 1], 'x');
+}
+
+static void switch_behind_what_can_t_be_fetched_does_not_count(void **state)
+{
+	struct lock_hold hold;
+
+	memset(source, 'x', sizeof(source));
+	announce(source, sizeof(source));
+	assert_true(lock_take(&engine_of(0)->out, &hold));
+	engine_switch_back(conns[0], engine_of(0), ends[0]);
+	lock_give(&engine_of(0)->out, &hold);
+	far_part_ways(conns[0], engine_of(0), ends[0]);
+	memset(source, 'y', sizeof(source));
+	assert_int_equal(receive_some(1, sink, sizeof(sink), MSG_WAITALL), sizeof(sink));
+	assert_int_equal(sink[0], 'x');
+	assert_int_equal(sink[sizeof(sink) - 1], 'x');
+}
+
+static void get_that_never_ends_gives_the_queue_pair_up(void **state)
+{
+	int bytes = -1;
+
+	announce(source, sizeof(source));
+	reads.silent = true;
+	assert_int_equal(receive_some(1, sink, sizeof(sink), MSG_DONTWAIT), -EAGAIN);
+	assert_true(reads.given_up);
+	assert_int_equal(atomic_load(&engine_of(1)->far.state), FAR_BROKEN);
+	/* Until the peer goes on over TCP there is nothing. */
+	assert_true(engine_unread(conns[1], ends[1], &bytes));
+	assert_int_equal(bytes, 0);
+	assert_int_equal(receive_some(1, sink, sizeof(sink), MSG_DONTWAIT), -EAGAIN);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+#define CASE(name) cmocka_unit_test_setup_teardown(name, connect_far, close_far)
+		CASE(source_is_registered_until_the_peer_has_passed_it),
+		CASE(sources_are_kept_when_the_queue_pair_breaks),
+		CASE(peer_is_told_of_a_switch_when_what_was_announced_is_here),
+		CASE(switch_behind_what_can_t_be_fetched_does_not_count),
+		CASE(get_that_never_ends_gives_the_queue_pair_up),
+#undef CASE
+	};
+
+	use_rings(1 << 20);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,515 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Sources between hosts, both ends in memory of their own. What a device would do is done by hand: carry() writes the ring, tell() the
+ * consumer's line, and a GET copies, after whatever else a test has happen at that moment.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include <cmocka.h>
+
+#include "rdma/avail.h"
+#include "rdma/channel.h"
+#include "rdma/lane_record.h"
+#include "rdma/spans.h"
+#include "rdma/verbs_replay.h"
+#include "stream_testing.h"
+
+#define RING 16384u
+#define AREA 65536u
+#define MOST 60000u
+
+static struct channel near, far;
+static struct lane *out, *in;
+static uint8_t *program, got_bytes[2 * MOST];
+static uint64_t arrived, received;
+
+/* GETs --------------------------------------------------------------------------------------------------------------- */
+
+static int gets;	    /* calls */
+static uint64_t direct;	    /* bytes that went straight to the program's memory */
+static int fail_with;	    /* every GET */
+static bool refuses_direct; /* GETs to the program's memory */
+static bool given_up;
+static void (*meanwhile)(int call);
+
+static bool is_direct(const struct avail_get *get)
+{
+	const uint8_t *to = get->iov[0].iov_base;
+
+	return to >= got_bytes && to < got_bytes + sizeof(got_bytes);
+}
+
+static bool is_in(uint64_t address, const void *memory, size_t bytes)
+{
+	return address - (uintptr_t)memory < bytes;
+}
+
+static int get_by_hand(void *context, const struct avail_get *get, int count)
+{
+	int rc = fail_with;
+
+	gets++;
+	if (meanwhile)
+		meanwhile(gets);
+	for (int i = 0; i < count && !rc; i++) {
+		if (is_direct(&get[i]) && refuses_direct)
+			return -EFAULT;
+		assert_true(get[i].bytes > 0);
+		/* Each of the sender's memories has its own. */
+		assert_int_equal(get[i].key, is_in(get[i].address, out->sources, sizeof(*out->sources)) ? 8 :
+					     is_in(get[i].address, out->area, AREA)			? 9 :
+													  7);
+		direct += is_direct(&get[i]) ? get[i].bytes : 0;
+		assert_int_equal(
+			scatter(get[i].iov, get[i].count, get[i].skip, (void *)(uintptr_t)get[i].address, get[i].bytes),
+			get[i].bytes);
+	}
+	return rc;
+}
+
+static void give_up(void *context)
+{
+	given_up = true;
+	atomic_store(&in->in->gone, true);
+}
+
+static const struct avail_ops by_hand = { get_by_hand, give_up };
+
+/* The sender's place is this process. */
+static int keeps(const struct transport_place *place, const struct transport_token *token)
+{
+	return place->number == 1;
+}
+
+static void drop(const struct transport_place *place)
+{
+}
+
+static const struct transport_ops remote = { .name = "by hand", .keeps = keeps, .drop = drop };
+
+/* Both ends ---------------------------------------------------------------------------------------------------------- */
+
+static int make_both(void **state)
+{
+	arrived = received = direct = 0;
+	gets = fail_with = 0;
+	refuses_direct = given_up = false;
+	meanwhile = NULL;
+	if (channel_make(&near, RING) < 0 || channel_make(&far, RING) < 0)
+		return -1;
+	program = mmap(NULL, 2 * MOST, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	out = &near.out;
+	in = &far.out;
+	out->area_bytes = in->area_bytes = AREA;
+	source_out_open_remote(&near.sources_out, &remote, (struct transport_place){ .number = 1 });
+	near.sources_out.remote = (struct source_remote){ (uintptr_t)out->sources->slot, (uintptr_t)out->area, 8, 9 };
+	out->out = &near.sources_out;
+	source_in_open_remote(&far.sources_in, &by_hand, NULL);
+	in->in = &far.sources_in;
+	atomic_store(&out->shared->reader, 1);
+	return lane_take_over(out) ? 0 : -1;
+}
+
+static int drop_both(void **state)
+{
+	munmap(program, 2 * MOST);
+	channel_close(&near);
+	channel_close(&far);
+	return 0;
+}
+
+static void carry(void)
+{
+	uint64_t tail = atomic_load(&out->shared->tail);
+
+	for (; arrived < tail; arrived++)
+		in->ring[arrived % RING] = out->ring[arrived % RING];
+	atomic_store(&in->shared->tail, tail);
+}
+
+static void tell(void)
+{
+	struct lane_shared *from = in->shared, *to = out->shared;
+
+	atomic_store(&to->received, atomic_load(&from->received));
+	atomic_store(&to->taken, atomic_load(&from->taken));
+	atomic_store(&to->from_ring, atomic_load(&from->from_ring));
+	atomic_store(&to->head, atomic_load(&from->head));
+}
+
+static void put(size_t bytes)
+{
+	uint8_t data[RING];
+	struct iovec iov = { data, bytes };
+
+	fill(data, atomic_load(&out->shared->sent), bytes);
+	assert_int_equal(lane_put(out, &iov, 1, 0), bytes);
+	carry();
+}
+
+/* Returns its number. */
+static uint64_t announce_at(uint8_t *at, size_t bytes)
+{
+	uint64_t number;
+
+	fill(at, atomic_load(&out->shared->sent), bytes);
+	assert_int_equal(source_announce_remote(out, at, bytes, 7, &number), 0);
+	carry();
+	return number;
+}
+
+static int take(size_t bytes, bool peek, size_t *count)
+{
+	struct iovec iov[2] = { { got_bytes, bytes / 3 }, { got_bytes + bytes / 3, bytes - bytes / 3 } };
+	int rc;
+
+	memset(got_bytes, 0xee, bytes);
+	rc = lane_get(in, iov, 2, peek, count);
+	assert_int_equal(wrong_from(got_bytes, received, *count), *count);
+	received += peek ? 0 : *count;
+	return rc;
+}
+
+static void must_take(size_t bytes, size_t expected)
+{
+	size_t count;
+
+	assert_int_equal(take(bytes, false, &count), LANE_DATA);
+	assert_int_equal(count, expected);
+}
+
+/* What is asked of them ---------------------------------------------------------------------------------------------- */
+
+static void sources_in_a_row_are_fetched_together(void **state)
+{
+	uint64_t first, last;
+
+	put(100);
+	first = announce_at(program, 20000);
+	announce_at(program + 20000, 1);
+	last = announce_at(program + 30000, 20000);
+	put(50);
+	assert_int_equal(lane_unread(in), 40151);
+	must_take(MOST, 40151);
+	assert_int_equal(gets, 2); /* the bytes, and the words */
+	assert_int_equal(direct, 40001);
+	assert_int_equal(far.sources_in.fetched, 40001);
+	assert_int_equal(source_taken(out, first), 0);
+	tell();
+	assert_true(source_is_passed(out, last));
+	assert_int_equal(source_taken(out, first), SIZE_MAX);
+	assert_int_equal(source_outstanding(out), 0);
+}
+
+static void part_of_a_source_is_fetched(void **state)
+{
+	uint64_t number = announce_at(program, 50000);
+
+	must_take(20000, 20000);
+	tell();
+	assert_false(source_is_passed(out, number));
+	assert_int_equal(lane_unread(in), 30000);
+	put(5);
+	must_take(20000, 20000);
+	must_take(20000, 10005);
+	assert_int_equal(direct, 50000);
+}
+
+static void little_is_taken_from_memory_of_the_receiver_s_own(void **state)
+{
+	size_t count;
+
+	announce_at(program, 50000);
+	assert_int_equal(take(50000, true, &count), LANE_DATA);
+	assert_int_equal(count, 50000);
+	assert_int_equal(lane_unread(in), 50000);
+	for (int i = 0; i < 50; i++)
+		must_take(1000, 1000);
+	assert_int_equal(gets, 2);
+	assert_int_equal(direct, 0);
+	assert_int_equal(far.sources_in.fetched, 50000);
+}
+
+/* The program writes while a READ is under way: first what it was is copied. */
+static void rewrite(int call)
+{
+	if (call != 1)
+		return;
+	assert_int_equal(source_keep_all(out), 0);
+	memset(program, 0xdd, MOST);
+}
+
+static void bytes_that_were_kept_meanwhile_are_read_again(void **state)
+{
+	announce_at(program, 40000);
+	announce_at(program + 40000, 20000);
+	meanwhile = rewrite;
+	must_take(MOST, 60000);
+	assert_int_equal(gets, 3); /* whether they were right, and then those of the area: they stay */
+}
+
+static void kept_bytes_lie_around_the_end_of_the_area(void **state)
+{
+	announce_at(program, 50000);
+	must_take(MOST, 50000);
+	tell();
+	announce_at(program, 40000);
+	assert_int_equal(source_keep_all(out), 0);
+	memset(program, 0xdd, MOST);
+	must_take(20000, 20000);
+	must_take(1000, 1000);
+	must_take(MOST, 19000);
+}
+
+static void memory_that_can_t_be_read_into_costs_a_copy(void **state)
+{
+	announce_at(program, 30000);
+	refuses_direct = true;
+	must_take(MOST, 30000);
+	assert_false(given_up);
+}
+
+static void receiver_that_can_t_fetch_at_all_gives_up(void **state)
+{
+	size_t count;
+
+	put(10);
+	announce_at(program, 30000);
+	put(10);
+	fail_with = -ENOMEM;
+	must_take(MOST, 10);
+	assert_true(given_up);
+	assert_int_equal(take(MOST, false, &count), LANE_EMPTY);
+	assert_int_equal(lane_unread_all(in), 0);
+}
+
+/* The queue pair. */
+static void break_it(void)
+{
+	fail_with = -ENOTCONN;
+	atomic_store(&in->in->gone, true);
+}
+
+static void what_was_not_fetched_is_not_here(void **state)
+{
+	size_t count;
+
+	put(10);
+	announce_at(program, 30000);
+	announce_at(program + 30000, 20000);
+	put(10);
+	must_take(20010, 20010);
+	break_it();
+	assert_int_equal(lane_unread_all(in), 0);
+	assert_true(lane_is_empty(in));
+	assert_true(lane_is_stuck(in));
+	assert_int_equal(take(MOST, false, &count), LANE_EMPTY);
+	/* The peer goes on elsewhere. */
+	avail_cut(in);
+	lane_leave(in);
+	assert_int_equal(take(MOST, false, &count), LANE_RAW);
+	assert_true(lane_is_over(in));
+}
+
+static void what_was_fetched_before_outlives_the_queue_pair(void **state)
+{
+	size_t count;
+
+	put(10);
+	announce_at(program, 30000);
+	put(10);
+	announce_at(program + 30000, 20000);
+	assert_int_equal(avail_fetch_all(in), 0);
+	put(10);
+	announce_at(program + 50000, 5000);
+	put(10);
+	break_it();
+	memset(program, 0xdd, 2 * MOST);
+	assert_int_equal(lane_unread_all(in), 50030);
+	avail_cut(in);
+	lane_leave(in);
+	must_take(1000, 1000);
+	must_take(MOST, 49030);
+	assert_int_equal(take(MOST, false, &count), LANE_RAW);
+}
+
+static void loss_of_a_source_is_told_behind_those_before_it(void **state)
+{
+	size_t count;
+
+	announce_at(program, 20000);
+	announce_at(program + 24576, 20000);
+	munmap(program + 24576, 24576);
+	assert_int_equal(source_keep(out, 2), -ENXIO);
+	meanwhile = NULL;
+	assert_int_equal(mmap(program + 24576, 24576, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
+			 program + 24576);
+	must_take(MOST, 20000);
+	assert_int_equal(take(MOST, false, &count), -ECONNRESET);
+}
+
+static void slots_and_area_are_used_again(void **state)
+{
+	uint64_t seed = 4711;
+
+	for (int i = 0; i < 500; i++) {
+		size_t bytes = 1 + random_below(&seed, MOST / 4);
+
+		if (bytes <= source_room(out))
+			announce_at(program + (i % 4) * (MOST / 4), bytes);
+		if (!random_below(&seed, 3))
+			put(1 + random_below(&seed, 300));
+		if (!random_below(&seed, 4)) {
+			assert_int_equal(source_keep_all(out), 0);
+			memset(program, 0xdd, MOST);
+		}
+		if (!random_below(&seed, 4))
+			assert_int_equal(avail_fetch_all(in), 0);
+		for (int k = 0; k < 2 && lane_unread(in); k++) {
+			size_t wanted = 1 + random_below(&seed, MOST), count;
+
+			assert_int_equal(take(wanted, false, &count), LANE_DATA);
+			assert_int_equal(count <= wanted, 1);
+		}
+		while (source_room(out) < MOST / 4) {
+			size_t count;
+
+			take(MOST, false, &count);
+			tell();
+		}
+		tell();
+	}
+	assert_true(direct > 0);
+}
+
+/* Between hosts it goes on over TCP: with what its consumer has not confirmed. */
+static void kept_sources_are_sent_again(void **state)
+{
+	uint8_t data[MOST];
+	uint64_t sent;
+
+	put(10);
+	announce_at(program, 30000);
+	put(10);
+	announce_at(program + 30000, 2000);
+	must_take(16394, 16394);
+	assert_int_equal(verbs_replay(out, NULL, 16394, data, sizeof(data)), -ENXIO);
+	tell();
+	assert_int_equal(source_keep_all(out), 0);
+	memset(program, 0xdd, MOST);
+	sent = atomic_load(&out->shared->sent);
+	for (uint64_t from = 16394; from < sent; from += 1111) {
+		assert_int_equal(verbs_replay(out, NULL, from, data, sizeof(data)), sent - from);
+		assert_int_equal(wrong_from(data, from, sent - from), sent - from);
+	}
+}
+
+/* A hostile peer. Returns what a receive says of a record that was written over. */
+static int take_record_with(void (*change)(struct avail *avail, struct record *record))
+{
+	struct iovec iov = { got_bytes, MOST };
+	uint64_t at = atomic_load(&out->shared->tail);
+	struct record *record;
+	size_t count, most = AREA + 100;
+
+	announce_at(program, 100);
+	record = record_at(in, at);
+	change((struct avail *)(record + 1), record);
+	assert_true(lane_unread_all(in) <= most);
+	return lane_get(in, &iov, 1, false, &count);
+}
+
+static void of_no_bytes(struct avail *avail, struct record *record)
+{
+	avail->bytes = 0;
+}
+
+static void of_too_many(struct avail *avail, struct record *record)
+{
+	avail->bytes = AREA + 1;
+}
+
+static void beyond_the_end(struct avail *avail, struct record *record)
+{
+	avail->address = UINT64_MAX - 50;
+}
+
+static void out_of_turn(struct avail *avail, struct record *record)
+{
+	avail->number++;
+}
+
+static void too_short(struct avail *avail, struct record *record)
+{
+	record->bytes = sizeof(*avail) - 16;
+}
+
+static void too_long(struct avail *avail, struct record *record)
+{
+	record->bytes = RING;
+}
+
+static void of_another_kind(struct avail *avail, struct record *record)
+{
+	record->kind = RECORD_SOURCE;
+	record->bytes = 1;
+}
+
+static void nonsense_ends_the_lane(void **state)
+{
+	void (*const changes[])(struct avail *, struct record *) = { of_no_bytes,    of_too_many, beyond_the_end,
+								     out_of_turn,    too_short,	  too_long,
+								     of_another_kind };
+
+	for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
+		if (i)
+			assert_int_equal(make_both(state), 0);
+		assert_int_equal(take_record_with(changes[i]), -EPROTO);
+		assert_int_equal(gets, 0);
+		if (i + 1 < sizeof(changes) / sizeof(changes[0]))
+			drop_both(state);
+	}
+}
+
+static void more_than_a_sender_has_room_for_is_not_fetched(void **state)
+{
+	for (int i = 0; i < 4; i++) {
+		near.sources_out.home = 0;
+		near.sources_out.first = near.sources_out.next;
+		announce_at(program, 20000);
+	}
+	assert_int_equal(avail_fetch_all(in), -EPROTO);
+	assert_int_equal(gets, 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+#define CASE(name) cmocka_unit_test_setup_teardown(name, make_both, drop_both)
+		CASE(sources_in_a_row_are_fetched_together),
+		CASE(part_of_a_source_is_fetched),
+		CASE(little_is_taken_from_memory_of_the_receiver_s_own),
+		CASE(bytes_that_were_kept_meanwhile_are_read_again),
+		CASE(kept_bytes_lie_around_the_end_of_the_area),
+		CASE(memory_that_can_t_be_read_into_costs_a_copy),
+		CASE(receiver_that_can_t_fetch_at_all_gives_up),
+		CASE(what_was_not_fetched_is_not_here),
+		CASE(what_was_fetched_before_outlives_the_queue_pair),
+		CASE(loss_of_a_source_is_told_behind_those_before_it),
+		CASE(slots_and_area_are_used_again),
+		CASE(kept_sources_are_sent_again),
+		CASE(nonsense_ends_the_lane),
+		CASE(more_than_a_sender_has_room_for_is_not_fetched),
+#undef CASE
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
