@@ -68,8 +68,9 @@ void engine_strip(struct conn *conn, struct engine *engine, int fd)
 	/* Armed first: a doorbell that comes now is for bytes that come now, and is not taken. */
 	if (engine_is_watched(conn, engine) && !arm_lane(conn, engine))
 		return;
-	if (due)
-		take_bells(engine, fd, due);
+	/* Between hosts the one that is taken has answered what was said last, and may have overtaken its bytes: said once more. */
+	if (due && take_bells(engine, fd, due) && far_is(engine) && engine_is_watched(conn, engine))
+		far_arm(conn, engine);
 }
 
 bool engine_arm(struct conn *conn, struct engine *engine)

@@ -246,6 +246,22 @@ static void get_that_never_ends_gives_the_queue_pair_up(void **state)
 	assert_int_equal(receive_some(1, sink, sizeof(sink), MSG_DONTWAIT), -EAGAIN);
 }
 
+/* TCP is faster than the ring now and then. */
+static void doorbell_that_comes_before_its_bytes_is_asked_for_again(void **state)
+{
+	uint32_t said;
+
+	atomic_fetch_add(&conns[1]->attention, 1);
+	engine_watch(conns[1], ends[1]);
+	said = atomic_load(&lane_from(0)->shared->waits);
+	assert_true(said & 1);
+	assert_int_equal(real.send(ends[0], "\1", 1, 0), 1);
+	assert_int_equal(real.recv(ends[1], &sink, 1, MSG_PEEK), 1);
+	assert_int_equal(engine_look(conns[1], ends[1]), ENGINE_SPURIOUS);
+	assert_true(atomic_load(&lane_from(0)->shared->waits) & 1);
+	assert_int_not_equal(atomic_load(&lane_from(0)->shared->waits), said);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -254,6 +270,7 @@ int main(void)
 		CASE(sources_are_kept_when_the_queue_pair_breaks),
 		CASE(peer_is_told_of_a_switch_when_what_was_announced_is_here),
 		CASE(switch_behind_what_can_t_be_fetched_does_not_count),
+		CASE(doorbell_that_comes_before_its_bytes_is_asked_for_again),
 		CASE(get_that_never_ends_gives_the_queue_pair_up),
 #undef CASE
 	};
