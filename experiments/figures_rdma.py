@@ -8,7 +8,7 @@ HEADING = "## RDMA"
 WORDS = (
     "Soft-RoCE between the two hosts of the guest that `scripts/lab` starts (docs/lab.md): `scripts/experiments run --profile rdma && "
     "scripts/experiments figures results/rdma`. Without KVM all of it is emulated, and soft-RoCE computes in the processor what a device "
-    "does itself: these figures compare ways of the same guest and the same start with each other, and say nothing of a device. "
+    "does itself: these figures compare ways of the same guest with each other, and say nothing of a device. "
     "`rsockets` is rdma-core's preload under the same programs; a path of the engine begins with RDMA (`ZC_TRANSPORT=verbs "
     "ZC_RDMA_WAIT_MS=5000`). Unmodified programs begin over TCP and move while they run (`ZC_TRANSPORT=verbs` alone).\n"
 )
@@ -110,11 +110,17 @@ def failures(its):
     return ["What failed, the last try of each:\n", "\n".join(dict.fromkeys(lines)) + "\n"]
 
 
+def rounds(its):
+    """Of the points: an interrupted run may have measured some of them more often."""
+    counts = its.runs.groupby(data.POINT, dropna=False).repeat.nunique()
+    return f"{counts.min()} to {counts.max()}" if counts.min() < counts.max() else str(counts.max())
+
+
 def section(its, table, goal_table):
     parts = [
         f"{HEADING}\n", WORDS,
-        f"{environment.caption(its.environment)}. {its.runs.repeat.nunique()} rounds of {len(its.runs)} runs, "
-        f"{len(its.verified)} more with every byte verified.\n",
+        f"{environment.caption(its.environment)}. {rounds(its)} rounds, {len(its.runs)} runs in all, {len(its.verified)} more with every "
+        "byte verified.\n",
         *([PENDING] if by_ring(its) else []),
         "### Goals between hosts\n", goal_table(goals.all_goals(its)),
         "### The paper's modes, and messages of eight fields\n", figures_table(its, table), CPU_WORDS, cpu_table(its, table),
