@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "input.h"
 #include "rdma/avail.h"
 #include "rdma/lane_record.h"
 #include "rdma/spans.h"
@@ -24,29 +25,7 @@ static struct lonely_lane lonely;
 static struct lane lane;
 static struct source_in in;
 static uint8_t *data;
-static const uint8_t *input, *input_end;
 static uint32_t announced;
-
-static void must(bool holds)
-{
-	if (!holds)
-		abort();
-}
-
-static uint8_t next_byte(void)
-{
-	return input < input_end ? *input++ : 0xff;
-}
-
-static uint64_t next_number(void)
-{
-	uint64_t number = 0;
-	uint8_t bytes = next_byte() % 9;
-
-	for (uint8_t i = 0; i < bytes; i++)
-		number |= (uint64_t)next_byte() << (8 * i);
-	return number;
-}
 
 /* A source as it should be, but for what the input says. */
 static void announce(void)

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "input.h"
 #include "tests/stress/stepped.h"
 
 #include "rdma/lane.c"
@@ -30,28 +31,6 @@ static struct lane_shared *shared;
 static struct source_out out;
 static struct source_in in;
 static uint8_t *data, *announced;
-static const uint8_t *input, *input_end;
-
-static void must(bool holds)
-{
-	if (!holds)
-		abort();
-}
-
-static uint8_t next_byte(void)
-{
-	return input < input_end ? *input++ : 0xff;
-}
-
-static uint64_t next_number(void)
-{
-	uint64_t number = 0;
-	uint8_t bytes = next_byte() % 9;
-
-	for (uint8_t i = 0; i < bytes; i++)
-		number |= (uint64_t)next_byte() << (8 * i);
-	return number;
-}
 
 /* The peer writes a field (plus something, or anything at all), or a record at the consumer's position. */
 static void peer_writes(void)
