@@ -9,6 +9,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/sys.h"
+#include "preload/evict.h"
 #include "preload/far_internal.h"
 #include "rdma/avail.h"
 
@@ -254,10 +255,33 @@ static void await_last_bell(struct engine *engine, int fd)
 		sys_call(SYS_poll, (long)&look, 1, BELL_ARRIVES_MS, 0, 0, 0);
 }
 
+/*
+ * FAR_GO of a peer that had heard that its SWITCH is known before it heard of the end, or at the same time. Behind the close it would be
+ * answered by a reset. What else comes from it then, it would have sent by TCP as well.
+ */
+static void await_go(struct conn *conn, struct engine *engine, int fd)
+{
+	const struct far_part *far = &engine->far;
+	struct pollfd look = { .fd = fd, .events = POLLIN | POLLRDHUP };
+	uint64_t until = clock_now() + FAR_ANSWER_NS;
+	bool last = false;
+	size_t none;
+
+	while (far->left || far->expects) {
+		lane_get(lane_of(engine), NULL, 0, false, &none); /* up to the SWITCH */
+		if (far_look(conn, engine, fd) < 0 || last)
+			return;
+		if (far->left || far->expects)
+			sys_call(SYS_poll, (long)&look, 1, 1, 0, 0, 0);
+		last = look.revents & (POLLRDHUP | POLLHUP | POLLERR) || clock_now() > until;
+	}
+}
+
 void far_says_bye(struct conn *conn, struct engine *engine, int fd)
 {
 	struct verbs_conn *link = far_link(conn);
 	uint64_t until = clock_now() + FAR_ANSWER_NS;
+	bool goes = engine->far.left || engine->far.expects;
 
 	if (!far_is(engine))
 		return;
@@ -269,6 +293,9 @@ void far_says_bye(struct conn *conn, struct engine *engine, int fd)
 	}
 	await_last_bell(engine, fd);
 	far_look(conn, engine, fd);
+	evict_bells(engine, fd);
+	if (goes)
+		await_go(conn, engine, fd);
 }
 
 size_t far_data_there(struct engine *engine, int fd, size_t raw)

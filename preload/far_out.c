@@ -221,6 +221,8 @@ static void goes_on(struct engine *engine, int fd)
 
 	*go = FAR_CODE_GO(engine->channel.out.codes);
 	far->out = FAR_OUT_FREE;
+	if (!atomic_load(&shared_of(engine)->reader))
+		return; /* it is about to close, or has: a byte would be answered by a reset */
 	if (far_send_control(engine, fd, go, 1) != -EAGAIN)
 		return;
 	far->out = FAR_OUT_OWES;

@@ -407,6 +407,68 @@ static void full_socket_behind_a_switch_is_a_full_socket(void **state)
 	assert_false(far_is_between(engine_of(0)));
 }
 
+static void switch_before_the_peer_s_close_is_followed_by_nothing(void **state)
+{
+	struct lane_shared *out = lane_from(0)->shared;
+	char byte;
+
+	use_device(&good_device);
+	/* In one word: it knows of the move, and closes. */
+	atomic_store(&out->seen, UINT64_MAX);
+	atomic_store(&out->reader, 0);
+	assert_int_equal(far_before_raw(conns[0], engine_of(0), ends[0], 0), 0);
+	assert_int_equal(recv(ends[1], &byte, 1, MSG_DONTWAIT | MSG_PEEK), -1);
+	assert_int_equal(errno, EAGAIN);
+}
+
+static int credit(struct verbs_conn *conn, unsigned int how)
+{
+	return 0;
+}
+
+static int polls_since_bye;
+
+static bool flushed(struct verbs_conn *conn)
+{
+	polls_since_bye = 0;
+	return true;
+}
+
+/* The peer goes on by TCP when its own look comes, and that is late. */
+static int poll_and_go(struct verbs_conn *conn)
+{
+	if (++polls_since_bye == 4)
+		assert_int_equal(real.send(ends[1], "\2", 1, 0), 1);
+	return 0;
+}
+
+static void close_waits_for_what_follows_a_switch(void **state)
+{
+	static const struct verbs_table device = { .state = up,
+						   .push = push,
+						   .credit = credit,
+						   .flushed = flushed,
+						   .poll = poll_and_go,
+						   .fd = no_fd,
+						   .arm = never,
+						   .give_up = not_to_be_given_up };
+	struct engine *engine = engine_of(0);
+	struct lock_hold hold;
+	char byte;
+
+	use_device(&device);
+	lane_from(1)->codes = CODES;
+	assert_true(lane_switch(lane_from(1)));
+	assert_true(lock_take(&engine->in, &hold));
+	assert_int_equal(far_look(conns[0], engine, ends[0]), 0);
+	far_says_bye(conns[0], engine, ends[0]);
+	lock_give(&engine->in, &hold);
+	assert_true(polls_since_bye >= 4);
+	assert_false(engine->far.expects);
+	assert_int_equal(recv(ends[0], &byte, 1, MSG_DONTWAIT | MSG_PEEK), -1);
+	assert_int_equal(errno, EAGAIN);
+}
+
 static void next_takeover_does_not_hide_what_follows_a_switch(void **state)
 {
 	struct engine *engine = engine_of(1);
@@ -450,6 +512,8 @@ int main(void)
 		WITH_DEVICE(takeover_that_may_not_have_happened_is_not_rung_for),
 		WITH_DEVICE(takeover_does_not_overtake_what_belongs_to_the_switch_before_it),
 		WITH_DEVICE(full_socket_behind_a_switch_is_a_full_socket),
+		WITH_DEVICE(switch_before_the_peer_s_close_is_followed_by_nothing),
+		WITH_DEVICE(close_waits_for_what_follows_a_switch),
 		CASE(next_takeover_does_not_hide_what_follows_a_switch),
 	};
 #undef CASE
