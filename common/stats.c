@@ -154,6 +154,7 @@ static void carry_over(struct stats_segment *to, const struct stats_segment *fro
 
 	copy_words(to->process, from->process, sizeof(to->process));
 	copy_words(to->trial, from->trial, sizeof(to->trial));
+	copy_words(to->host, from->host, sizeof(to->host));
 	copy_words(to->slot, from->slot, (used ? used : 1) * sizeof(to->slot[0]));
 	atomic_store(&to->slots_used, used);
 }

@@ -71,6 +71,21 @@ struct stats_trial {
 	_Atomic uint64_t cost[STATS_TRIAL_WAYS]; /* ns for 1024 bytes; 0: not known */
 };
 
+/* What it found for another host, by kinds of sends, when RDMA was compared with TCP there: far_trial.h. */
+#define STATS_HOSTS 32
+#define STATS_HOST_CLASSES                                                                                             \
+	8 /* sends that follow sends below 4, 64, 512 KiB, and all above; then those that are answered */
+#define STATS_HOST_WAYS 4 /* TCP, and over RDMA bsdp, zsdp, azsdp */
+struct stats_host_trial {
+	_Atomic uint64_t tries;
+	_Atomic uint64_t taken;			/* way, plus 1 */
+	_Atomic uint64_t cost[STATS_HOST_WAYS]; /* ns: for 1024 bytes, or of a turn; 0: not known */
+};
+struct stats_host {
+	uint8_t address[32]; /* a sockaddr_in or sockaddr_in6, without its port */
+	struct stats_host_trial trial[STATS_HOST_CLASSES];
+};
+
 struct stats_slot {
 	_Atomic uint32_t state; /* enum stats_state */
 	uint32_t role;		/* enum stats_role */
@@ -98,6 +113,7 @@ struct stats_segment {
 	_Atomic uint64_t process[STAT_PROCESS_COUNT];
 	_Atomic uint32_t slots_used; /* slots below this number have been used */
 	struct stats_trial trial[STATS_TRIALS];
+	struct stats_host host[STATS_HOSTS];
 	_Alignas(64) struct stats_slot slot[STATS_SLOTS];
 };
 

@@ -14,6 +14,7 @@
 #include "preload/engine_meet.h"
 #include "preload/engine_source.h"
 #include "preload/evict.h"
+#include "preload/far_compare.h"
 #include "preload/far.h"
 #include "preload/guest.h"
 #include "preload/hot.h"
@@ -84,8 +85,12 @@ void engine_open(struct conn *conn, const struct sockaddr_storage *local, const 
 	/* A connect that is under way has no peer yet: that is seen when it has to meet. */
 	if (!engine_serves(conn->policy) || settings.transport == TRANSPORT_NONE || guest_sandboxed())
 		return;
-	if (peer->ss_family && !meet_is_local(&names) && !far_possible(conn)) {
+	if (peer->ss_family && !meet_is_local(&names) && !far_possible()) {
 		stats_reason(conn->slot, REASON_REMOTE);
+		return;
+	}
+	if (peer->ss_family && far_compares(conn) && !meet_is_local(&names) && far_compare_is_vain(peer)) {
+		stats_reason(conn->slot, REASON_RDMA_SLOWER);
 		return;
 	}
 	engine = make(conn);

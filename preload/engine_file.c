@@ -96,7 +96,7 @@ static int before_far(struct conn *conn, struct engine *engine, int fd, const st
 
 	if (sys_call(SYS_pread64, file->fd, (long)&first, 1, at, 0, 0) != 1)
 		return 0;
-	return far_before_send(conn, engine, fd, first, 0);
+	return far_before_send(conn, engine, fd, (struct far_first){ first, file->bytes }, 0);
 }
 
 /* The rest, as the program's own call would. */

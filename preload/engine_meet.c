@@ -11,6 +11,7 @@
 #include "common/room.h"
 #include "common/sys.h"
 #include "preload/far.h"
+#include "preload/far_compare.h"
 #include "preload/guest.h"
 
 #define TRIES_MAX 12 /* at the 1st, 2nd, 4th ... data call */
@@ -195,12 +196,22 @@ static int pick_up(struct conn *conn, struct engine *engine)
 /* The peer is on another host. The agent has to be there first, which can't be started here. */
 static void step_far(struct conn *conn, struct engine *engine)
 {
-	if (atomic_load(&engine->far.state) == FAR_APART)
+	enum far_pays pays = FAR_PAYS;
+
+	if (atomic_load(&engine->far.state) == FAR_APART) {
 		far_step(conn, engine);
-	else if (far_possible(conn))
-		atomic_store(&engine->far.state, FAR_APART);
-	else
+		return;
+	}
+	if (!far_possible()) {
 		engine_stays_alone(conn, engine, REASON_REMOTE);
+		return;
+	}
+	if (far_compares(conn))
+		pays = far_compare_pays(engine);
+	if (pays == FAR_PAYS)
+		atomic_store(&engine->far.state, FAR_APART);
+	else if (pays == FAR_PAYS_NOT)
+		engine_stays_alone(conn, engine, REASON_RDMA_SLOWER);
 }
 
 static void try_to_meet(struct conn *conn, struct engine *engine, int fd)
@@ -231,7 +242,8 @@ static void try_to_meet(struct conn *conn, struct engine *engine, int fd)
 /* Neither end waits for the other: the accepting one asks ever more rarely, the connecting one looks more often. */
 static uint32_t next_try(const struct engine *engine, uint32_t calls)
 {
-	if (engine->role == ROLE_SERVER && engine->reached < 0 && atomic_load(&engine->far.state) == FAR_NONE)
+	if ((engine->role == ROLE_SERVER || engine->far.compares) && engine->reached < 0 &&
+	    atomic_load(&engine->far.state) == FAR_NONE)
 		return 2 * calls;
 	return calls + (calls < 16 ? 1 : calls / 8);
 }

@@ -19,6 +19,7 @@
 #include "preload/engine_later.h"
 #include "preload/engine_source.h"
 #include "preload/far.h"
+#include "preload/far_compare.h"
 #include "preload/guest.h"
 #include "preload/real.h"
 #include "preload/send.h"
@@ -171,6 +172,7 @@ static int take_raw(struct receive *receive, const struct iovec *iov, int count,
 	learn_from_look(receive, got);
 	if (got > 0) {
 		away_came(&receive->engine->away, AWAY_CAME_RAW);
+		far_compare_came(receive->conn, receive->engine);
 		acknowledge(receive->engine, receive->fd);
 	}
 	return raw_result(receive, got, bytes);
@@ -205,6 +207,7 @@ static int take(struct receive *receive, const struct iovec *iov, int count, siz
 	far_took(receive->conn, engine);
 	if (rc == LANE_DATA) {
 		away_came(&engine->away, AWAY_CAME_BY_RING);
+		far_compare_came(receive->conn, engine);
 		stats_conn(receive->conn->slot, STAT_CONN_RING_RECV_BYTES, *bytes);
 		if (__builtin_expect(sources->fetched != fetched, 0))
 			stats_conn(receive->conn->slot, STAT_CONN_GET_BYTES, sources->fetched - fetched);
@@ -489,6 +492,7 @@ void engine_raw_recv_ends(struct engine_raw *raw)
 			lane_raw_ends(&raw->engine->channel.in, bytes);
 		else
 			raw->engine->received += bytes;
+		raw->engine->far.receives += bytes > 0;
 		lock_give(&raw->engine->in, &hold);
 	}
 	engine_leave(raw->conn);

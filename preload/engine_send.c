@@ -19,6 +19,7 @@
 #include "preload/engine_source.h"
 #include "preload/evict.h"
 #include "preload/far.h"
+#include "preload/far_compare.h"
 #include "preload/real.h"
 #include "preload/send.h"
 #include "preload/spread.h"
@@ -346,7 +347,7 @@ bool engine_put_begins(struct conn *conn, struct engine *engine, int fd)
 {
 	if (!take_over(conn, engine, fd))
 		return false;
-	if (away_at_put(&engine->away) && !settings.ring_keep)
+	if (!engine->far.compares && away_at_put(&engine->away) && !settings.ring_keep)
 		stats_reason(conn->slot, REASON_ONE_SIDED);
 	else if (is_reader(engine) && is_alive(engine, fd))
 		return true;
@@ -429,11 +430,11 @@ static void count_sent(struct conn *conn, const struct announced *announced, siz
 }
 
 /* Of a send that has bytes. */
-static uint8_t first_of(const struct iovec *iov)
+static struct far_first first_of(const struct iovec *iov, size_t bytes)
 {
 	while (!iov->iov_len)
 		iov++;
-	return *(const uint8_t *)iov->iov_base;
+	return (struct far_first){ *(const uint8_t *)iov->iov_base, bytes };
 }
 
 ssize_t engine_send(struct conn *conn, int fd, const struct iovec *iov, int count, int flags)
@@ -456,7 +457,7 @@ ssize_t engine_send(struct conn *conn, int fd, const struct iovec *iov, int coun
 		pthread_testcancel();
 		announced.waits = far_is(engine) && bytes >= settings.source_min && conn_waits(fd, flags);
 		do {
-			done = far_is(engine) ? far_before_send(conn, engine, fd, first_of(iov), flags) : 0;
+			done = far_is(engine) ? far_before_send(conn, engine, fd, first_of(iov, bytes), flags) : 0;
 			if (done < 0)
 				break;
 			done = ENGINE_BY_KERNEL;
@@ -543,6 +544,8 @@ void engine_raw_ends(struct engine_raw *raw)
 			lane_sent_raw(&raw->engine->channel.out, bytes);
 		else
 			raw->engine->sent += bytes;
+		if (!engine_met(raw->engine) && bytes)
+			far_compare_sent(&raw->engine->far, bytes);
 		if (raw->engine->owes_options && !raw->engine->raw_sending && conn_is_same(raw->conn, raw->fd)) {
 			raw->engine->owes_options = false;
 			engine_restore_options(raw->engine, raw->fd);

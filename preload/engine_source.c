@@ -13,6 +13,7 @@
 #include "preload/engine_in.h"
 #include "preload/engine_out.h"
 #include "preload/far.h"
+#include "preload/far_compare.h"
 #include "preload/guest.h"
 #include "preload/notice.h"
 #include "preload/send.h"
@@ -424,8 +425,13 @@ static enum zc_path choose(struct conn *conn, struct engine *engine, size_t byte
 		return PATH_BSDP;
 	if (guest_sandboxed() || atomic_load_explicit(&stopped, memory_order_relaxed))
 		return PATH_BSDP;
-	if (far_is(engine) && path == PATH_AUTO)
-		return PATH_BSDP; /* a device is not compared with anything yet */
+	if (far_is(engine) && path == PATH_AUTO) {
+		enum far_way way = far_compare_way_taken(engine);
+
+		if (way != FAR_BY_ZSDP && way != FAR_BY_AZSDP)
+			return PATH_BSDP;
+		path = way == FAR_BY_ZSDP ? PATH_ZSDP : PATH_AZSDP;
+	}
 	rc = far_is(engine) ? far_sources_open(conn, engine) : source_step_out(lane, NULL);
 	if (rc < 0) {
 		stats_reason(conn->slot, far_is(engine) ? far_source_reason(rc) : source_reason(rc));
@@ -446,7 +452,8 @@ static enum zc_path choose(struct conn *conn, struct engine *engine, size_t byte
 	conn->books->keys = history_keys(send_call_site(), first->iov_base, first->iov_len);
 	if (guards_pay(conn, conn->books))
 		return PATH_AZSDP;
-	return conn->policy == PATH_AUTO ? ways[trial_best_before(&knowledge, bytes, AZSDP_WAY)] : PATH_BSDP;
+	return conn->policy == PATH_AUTO && !far_is(engine) ? ways[trial_best_before(&knowledge, bytes, AZSDP_WAY)] :
+							      PATH_BSDP;
 }
 
 static const struct iovec *first_large(const struct iovec *iov, int count)

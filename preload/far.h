@@ -30,9 +30,9 @@
 
 /*
  * Whether a connection's peer on another host may be reached by RDMA at all: a device is there, and no setting forbids it. `auto`
- * wants to be told (ZC_TRANSPORT=verbs), for it can't compare a device with TCP yet. Cheap.
+ * compares then, unless it is told what to take (far_compare.h). Cheap.
  */
-bool far_possible(const struct conn *conn);
+bool far_possible(void);
 
 /* Sees to it that there is an agent. May start a thread: never under a lock. Returns whether there is one. */
 bool far_ready(void);
@@ -46,11 +46,15 @@ void far_wait(struct conn *conn, int fd);
 /* Sending ------------------------------------------------------------------------------------------------------------ */
 
 /*
- * Before a send, under no lock: moves the lane to the ring if it may, and waits, for a bounded time, for the peer's word. `first` is the
- * send's first byte. Returns 0: put it, or send it by TCP, as the lane says; or -errno: -EAGAIN, where what the queue pair
+ * Before a send, under no lock: moves the lane to the ring if it may and, under `auto`, if that is better for so many bytes, or back;
+ * and waits, for a bounded time, for the peer's word. `first` is what the send begins with. Returns 0: put it, or send it by TCP, as the lane says; or -errno: -EAGAIN, where what the queue pair
  * owes to the peer is still to be sent.
  */
-int far_before_send(struct conn *conn, struct engine *engine, int fd, uint8_t first, int flags);
+struct far_first {
+	uint8_t byte;
+	size_t bytes; /* of the send */
+};
+int far_before_send(struct conn *conn, struct engine *engine, int fd, struct far_first first, int flags);
 
 /*
  * Before raw bytes, under no lock: the lane goes back to TCP, and the peer knows. Returns 0, or -errno as above: -EAGAIN if the send must

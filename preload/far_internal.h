@@ -4,6 +4,7 @@
 #define ZC_PRELOAD_FAR_INTERNAL_H
 
 #include "preload/far.h"
+#include "preload/far_trial.h"
 #include "rdma/verbs.h"
 
 /* Of lane.codes. */
@@ -35,6 +36,7 @@ struct far {
 	/* Under the lock `out`, and the agent's when it is buried: */
 	struct far_exposed exposed[SOURCE_SLOTS], area, slots;
 	void *page; /* where the slots are; before they begin: NULL */
+	struct far_trial trial;
 	/* The agent's: */
 	uint32_t tries;
 	uint64_t since; /* ns: of the present try */

@@ -10,6 +10,7 @@
 #include "common/log.h"
 #include "common/sys.h"
 #include "preload/evict.h"
+#include "preload/far_compare.h"
 #include "preload/far_internal.h"
 #include "preload/guest.h"
 
@@ -32,14 +33,14 @@ static bool devices_are_there(void)
 	return got > 64; /* more than . and .. */
 }
 
-bool far_possible(const struct conn *conn)
+bool far_possible(void)
 {
 	static _Atomic uint64_t looked;
 	static _Atomic bool there;
 	uint64_t before = atomic_load(&looked), now;
 
-	if (settings.transport == TRANSPORT_CMA || settings.transport == TRANSPORT_NONE ||
-	    (conn->policy == PATH_AUTO && settings.transport != TRANSPORT_VERBS) || guest_sandboxed() || far_failed())
+	if (settings.transport == TRANSPORT_CMA || settings.transport == TRANSPORT_NONE || guest_sandboxed() ||
+	    far_failed())
 		return false;
 	now = clock_now();
 	if ((!before || now - before > DEVICES_AGAIN_NS) && atomic_compare_exchange_strong(&looked, &before, now))
@@ -133,6 +134,10 @@ void far_wait(struct conn *conn, int fd)
 
 	if (!engine)
 		return;
+	if (far_compares(conn)) { /* that begins over TCP */
+		engine_leave(conn);
+		return;
+	}
 	/* Under way: there is no peer yet. */
 	while (sys_call(SYS_poll, (long)&look, 1, 0, 0, 0, 0) == 1 && atomic_load(&engine->state) == ENGINE_APART &&
 	       (!engine->names.peer.ss_family || !meet_is_local(&engine->names)) && clock_now() < until) {

@@ -13,6 +13,7 @@
 #include "preload/engine_in.h"
 #include "preload/engine_out.h"
 #include "preload/evict.h"
+#include "preload/far_compare.h"
 #include "preload/far_internal.h"
 #include "preload/send.h"
 #include "preload/signals.h"
@@ -330,7 +331,7 @@ static int reach_place(struct conn *conn, struct engine *engine, int fd, int fla
 	}
 }
 
-int far_before_send(struct conn *conn, struct engine *engine, int fd, uint8_t first, int flags)
+int far_before_send(struct conn *conn, struct engine *engine, int fd, struct far_first first, int flags)
 {
 	struct lock_hold hold;
 	bool enters = false;
@@ -338,10 +339,13 @@ int far_before_send(struct conn *conn, struct engine *engine, int fd, uint8_t fi
 
 	if (lock_take(&engine->out, &hold)) {
 		far_step_out(conn, engine, fd);
-		if (is_mistakable(engine, first))
+		if (is_mistakable(engine, first.byte))
 			evict_reset(conn, fd);
-		if (may_enter(engine)) {
-			engine->channel.out.codes = choose_codes(first);
+		if (far_compare_way(conn, engine, first.bytes) == FAR_BY_TCP) {
+			if (!far_is_between(engine))
+				engine_switch_back(conn, engine, fd);
+		} else if (may_enter(engine)) {
+			engine->channel.out.codes = choose_codes(first.byte);
 			enters = engine_enter_ring(conn, engine, fd);
 		}
 		if (enters) {

@@ -5,6 +5,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum far_state {
@@ -28,6 +29,14 @@ struct far_part {
 	_Atomic int state;  /* enum far_state */
 	_Atomic int error;  /* of the socket, used up by a call of ours; 0: none */
 	_Atomic int seeker; /* the process that tries to reach the peer; 0: none */
+	/* Of path `auto` (far_compare.h); the counts are of before it has met. */
+	bool compares;
+	_Atomic int way;   /* enum far_way: of the present send */
+	uint64_t host;	   /* what its peer's is called there */
+	uint64_t begun;	   /* ns */
+	uint32_t sends;	   /* under the lock `out` */
+	size_t largest;	   /* of these */
+	uint32_t receives; /* under the lock `in` */
 	/* Under the lock `out`. */
 	enum far_out out;
 	uint64_t confirm;	  /* ring position that the peer has to have seen */

@@ -12,6 +12,7 @@
 
 #include "common/sys.h"
 #include "preload/engine.h"
+#include "preload/far_compare.h"
 #include "preload/real.h"
 #include "preload/zerocopy.h"
 
@@ -213,7 +214,7 @@ static ssize_t send_by_engine(struct conn *conn, int fd, const struct iovec *iov
 		*path = PATH_BSDP;
 		return rc;
 	}
-	if (conn->policy != PATH_AUTO || engine_has_met(conn)) {
+	if (conn->policy != PATH_AUTO || (engine_has_met(conn) && !far_compare_takes_tcp(conn))) {
 		rc = send_before_kernel(conn, fd, flags, REASON_NONE);
 		return rc < 0 ? rc : SEND_BY_KERNEL;
 	}

@@ -216,3 +216,50 @@ int view_explain_trial(const struct view_trial *trial, unsigned int class, char 
 	say(&words, "; they go by %s", path_name(view_trial_path((unsigned int)trial->taken - 1)));
 	return 1;
 }
+
+/* Between hosts ------------------------------------------------------------------------------------------------------- */
+
+const char *view_host_way(unsigned int way)
+{
+	static const char *const ways[STATS_HOST_WAYS] = { "tcp", "bsdp", "zsdp", "azsdp" };
+
+	return way < STATS_HOST_WAYS ? ways[way] : "?";
+}
+
+bool view_host_is_answered(unsigned int class)
+{
+	return class >= STATS_HOST_CLASSES / 2;
+}
+
+double view_host_cost(uint64_t cost, unsigned int class)
+{
+	return view_host_is_answered(class) ? (double)cost / 1e3 : (double)cost / 1.024;
+}
+
+int view_explain_host(const struct view_host *host, unsigned int class, char *out, size_t bytes)
+{
+	static const char *const sizes[STATS_HOST_CLASSES / 2] = { "below 4 KB", "of 4 to 64 KB", "of 64 to 512 KB",
+								   "from 512 KB on" };
+	uint64_t tries = host->trial[class].tries, taken = host->trial[class].taken;
+	bool answered = view_host_is_answered(class);
+	struct words words = { out, bytes, 0 };
+	unsigned int said = 0;
+
+	if (!*host->address || !tries || !taken || taken > STATS_HOST_WAYS)
+		return 0;
+	say(&words, "sends %s to %s that %s were tried %llu time%s:", sizes[class % (STATS_HOST_CLASSES / 2)],
+	    host->address, answered ? "are answered" : "follow each other", (unsigned long long)tries,
+	    tries == 1 ? "" : "s");
+	for (unsigned int way = 0; way < STATS_HOST_WAYS; way++) {
+		uint64_t cost = host->trial[class].cost[way];
+
+		if (cost)
+			say(&words,
+			    said++   ? ", %.0f by %s" :
+			    answered ? " %.0f us by %s" :
+				       " %.0f us a MB by %s",
+			    view_host_cost(cost, class), way ? view_host_way(way) : "TCP");
+	}
+	say(&words, "; they go by %s", taken == 1 ? "TCP" : view_host_way((unsigned int)taken - 1));
+	return 1;
+}

@@ -102,6 +102,41 @@ static json_t *trials_json(const struct view *view)
 	return trials;
 }
 
+/* What it found for other hosts. */
+static json_t *hosts_json(const struct view *view)
+{
+	json_t *hosts = json_array();
+
+	for (unsigned int i = 0; i < STATS_HOSTS * STATS_HOST_CLASSES; i++) {
+		const struct view_host *host = &view->host[i / STATS_HOST_CLASSES];
+		unsigned int class = i % STATS_HOST_CLASSES, size = class % (STATS_HOST_CLASSES / 2);
+		char sentence[VIEW_SENTENCE_BYTES];
+		json_t *costs;
+
+		if (!view_explain_host(host, class, sentence, sizeof(sentence)))
+			continue;
+		costs = json_object();
+		for (unsigned int way = 0; way < STATS_HOST_WAYS; way++) {
+			uint64_t cost = host->trial[class].cost[way];
+
+			json_object_set_new(costs, view_host_way(way),
+					    cost ? json_real(view_host_cost(cost, class)) : json_null());
+		}
+		json_array_append_new(hosts,
+				      json_pack("{s:s, s:b, s:I, s:o, s:o, s:s, s:s}", "address", host->address,
+						"answered", view_host_is_answered(class), "from_bytes",
+						size ? (json_int_t)(size == 3 ? 524288 :
+								    size == 2 ? 65536 :
+										4096) :
+						       0,
+						"tries", number(host->trial[class].tries),
+						view_host_is_answered(class) ? "us_per_turn" : "us_per_mb", costs,
+						"taken", view_host_way((unsigned int)host->trial[class].taken - 1),
+						"explanation", sentence));
+	}
+	return hosts;
+}
+
 static json_t *seconds_json(const struct view *view, uint64_t since)
 {
 	if (view->running != FOUND_RUNNING || view->read_ns < since)
@@ -137,6 +172,7 @@ json_t *view_json(const struct view *view, int rates)
 	json_object_set_new(object, "counted_s", seconds_json(view, view->started_ns));
 	json_object_set_new(object, "process", counters(stat_process_rows, view->process, STAT_PROCESS_COUNT));
 	json_object_set_new(object, "trials", trials_json(view));
+	json_object_set_new(object, "hosts", hosts_json(view));
 	json_object_set_new(object, "all", sum_json(&view->all, rates));
 	json_object_set_new(object, "closed", sum_json(&view->closed, rates));
 	json_object_set_new(object, "connections", open);

@@ -107,6 +107,18 @@ static double seconds_since(uint64_t then, uint64_t now)
 	return now > then ? (double)(now - then) / (double)NS_PER_SEC : 0.0;
 }
 
+/* What RDMA was found to be worth, host by host. */
+static void print_hosts(FILE *out, const struct view *view)
+{
+	char sentence[VIEW_SENTENCE_BYTES];
+
+	for (unsigned int i = 0; i < STATS_HOSTS * STATS_HOST_CLASSES; i++) {
+		if (view_explain_host(&view->host[i / STATS_HOST_CLASSES], i % STATS_HOST_CLASSES, sentence,
+				      sizeof(sentence)))
+			fprintf(out, "    auto: %s\n", sentence);
+	}
+}
+
 static void print_process(FILE *out, const struct view *view)
 {
 	fprintf(out, "%s (pid %d), zc %s, ", *view->program ? view->program : "?", (int)view->pid, view->version);
@@ -123,6 +135,7 @@ static void print_process(FILE *out, const struct view *view)
 		if (view_explain_trial(&view->trial[class], class, sentence, sizeof(sentence)))
 			fprintf(out, "    auto: %s\n", sentence);
 	}
+	print_hosts(out, view);
 }
 
 void view_print(FILE *out, const struct view *view, int rates)

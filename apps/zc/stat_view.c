@@ -73,6 +73,21 @@ static void add(struct view_conn *into, const struct view_conn *from)
 		into->reason[i] += from->reason[i];
 }
 
+static void take_host(struct view_host *out, const struct stats_host *host)
+{
+	struct sockaddr_in6 six;
+	struct sockaddr_in four;
+
+	memcpy(&six, host->address, sizeof(six));
+	memcpy(&four, host->address, sizeof(four));
+	*out->address = '\0';
+	if (four.sin_family == AF_INET)
+		inet_ntop(AF_INET, &four.sin_addr, out->address, sizeof(out->address));
+	else if (six.sin6_family == AF_INET6)
+		inet_ntop(AF_INET6, &six.sin6_addr, out->address, sizeof(out->address));
+	memcpy(out->trial, (const void *)host->trial, sizeof(out->trial));
+}
+
 int view_make(const struct found *found, struct view *out)
 {
 	const struct stats_segment *segment = found->segment;
@@ -87,6 +102,8 @@ int view_make(const struct found *found, struct view *out)
 	copy_printable(out->version, sizeof(out->version), segment->version, sizeof(segment->version));
 	memcpy(out->process, (const void *)segment->process, sizeof(out->process));
 	memcpy(out->trial, (const void *)segment->trial, sizeof(out->trial));
+	for (int i = 0; i < STATS_HOSTS; i++)
+		take_host(&out->host[i], &segment->host[i]);
 	take_slot(&out->closed, &segment->slot[0], 0);
 	out->all = out->closed;
 	for (uint32_t i = 1; i < used; i++) {

@@ -43,6 +43,16 @@ struct view_trial {
 	uint64_t cost[STATS_TRIAL_WAYS];
 };
 
+/* The same for another host, where RDMA was compared with TCP: struct stats_host. */
+struct view_host {
+	char address[64]; /* empty: none */
+	struct {
+		uint64_t tries;
+		uint64_t taken;
+		uint64_t cost[STATS_HOST_WAYS];
+	} trial[STATS_HOST_CLASSES];
+};
+
 struct view {
 	pid_t pid;
 	enum found_running running;
@@ -52,6 +62,7 @@ struct view {
 	char version[16];
 	uint64_t process[STAT_PROCESS_COUNT];
 	struct view_trial trial[STATS_TRIALS];
+	struct view_host host[STATS_HOSTS];
 	struct view_conn all;	 /* the sum of those below */
 	struct view_conn closed; /* the sum of connections that are no more */
 	struct view_conn *open;
@@ -90,6 +101,12 @@ double view_trial_cost(const struct view_trial *trial, unsigned int way);
 
 /* Says what path `auto` found for a class of sizes when it tried. Returns 0 where it did not. */
 int view_explain_trial(const struct view_trial *trial, unsigned int class, char *out, size_t bytes);
+
+/* The same between hosts: what a way is called, and its cost in µs, for 10^6 bytes, or of a turn where sends are answered. */
+const char *view_host_way(unsigned int way);
+bool view_host_is_answered(unsigned int class);
+double view_host_cost(uint64_t cost, unsigned int class);
+int view_explain_host(const struct view_host *host, unsigned int class, char *out, size_t bytes);
 
 /* Returns whether anything was sent through a ring. */
 bool view_used_ring(const struct view_conn *conn);

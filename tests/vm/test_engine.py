@@ -19,13 +19,18 @@ def guest(start_guest):
     return start_guest("engine", seconds=400)
 
 
-def processes(guest, step):
-    """The statistics of the processes of a step."""
+def whole_processes(guest, step):
+    """What `zc stat` tells of the processes of a step."""
     shown = []
     for file in (guest.directory / f"{step}.stats").iterdir():
         told = subprocess.run([BUILD / "apps/zc/zc", "stat", "--json", file], capture_output=True, check=True, env=environment())
         shown += json.loads(told.stdout)["processes"]
-    return [process["all"] for process in shown]
+    return shown
+
+
+def processes(guest, step):
+    """The same of all their connections together."""
+    return [process["all"] for process in whole_processes(guest, step)]
 
 
 def counted(guest, step, name):
@@ -84,3 +89,36 @@ def test_peer_of_a_killed_process_is_told(guest, step, other):
     assert (guest.directory / f"{step}.status").read_text() != "0\n"
     told = (guest.directory / f"{step}.{other}").read_text()
     assert any(word in told for word in ("reset", "closed", "broken pipe", "Broken pipe")), told
+
+
+def clearly_better(cost, than):
+    """As preload/far_trial.c has it, in its units."""
+    return cost < than - than // 10
+
+
+@pytest.mark.parametrize("step,unit,scale", [("auto-turns", "us_per_turn", 1000), ("auto-stream", "us_per_mb", 1.024)])
+def test_auto_takes_what_it_has_measured_to_be_better(guest, step, unit, scale):
+    assert guest.measured(step)["verified"] is True
+    assert counted(guest, step, "rdma_meetings") > 0
+    assert counted(guest, step, "ring_receive_bytes") > 0  # both ways were tried
+    found = [(process["all"], host) for process in whole_processes(guest, step) for host in process["hosts"]]
+    assert found
+    for process, host in found:
+        assert host["address"] in ("10.9.0.1", "10.9.0.2") and host["answered"] is (step == "auto-turns")
+        tcp, ring = (round(host[unit][way] * scale) for way in ("tcp", "bsdp"))
+        assert host["taken"] == ("bsdp" if clearly_better(ring, tcp) else "tcp"), host
+        # It has ended on that: sends that stayed on TCP for what was found are counted.
+        assert (process["reasons"].get("rdma_slower", 0) > 0) is (host["taken"] == "tcp"), process
+
+
+def test_auto_spends_nothing_on_a_short_connection(guest):
+    assert guest.measured("auto-short")["verified"] is True
+    assert counted(guest, "auto-short", "meetings") == 0
+
+
+def test_auto_obeys_what_it_is_told_of_transports(guest):
+    assert guest.measured("auto-cma")["verified"] is True
+    assert counted(guest, "auto-cma", "rdma_meetings") == 0
+    assert guest.measured("auto-verbs")["verified"] is True
+    assert counted(guest, "auto-verbs", "rdma_meetings") > 0
+    assert not any(process["hosts"] for process in whole_processes(guest, "auto-verbs"))

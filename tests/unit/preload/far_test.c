@@ -369,11 +369,11 @@ static void takeover_does_not_overtake_what_belongs_to_the_switch_before_it(void
 	atomic_store(&out->seen, UINT64_MAX); /* whatever it is, the peer knows it */
 	assert_int_equal(far_before_raw(conns[0], engine_of(0), ends[0], 0), 0);
 	engine_look(conns[1], ends[1]); /* passes the SWITCH */
-	assert_int_equal(far_before_send(conns[0], engine_of(0), ends[0], 'r', 0), 0);
+	assert_int_equal(far_before_send(conns[0], engine_of(0), ends[0], (struct far_first){ 'r', 1 }, 0), 0);
 	assert_false(atomic_load(&out->on_ring));
 	assert_int_equal(send(ends[0], "r", 1, 0), 1);
 	lane_sent_raw(lane_from(0), 1);
-	assert_int_equal(far_before_send(conns[0], engine_of(0), ends[0], 'r', 0), 0);
+	assert_int_equal(far_before_send(conns[0], engine_of(0), ends[0], (struct far_first){ 'r', 1 }, 0), 0);
 	assert_true(atomic_load(&out->on_ring));
 }
 

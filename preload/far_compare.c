@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "preload/far_compare.h"
+
+#include <netinet/in.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "preload/choose.h"
+#include "preload/far_internal.h"
+
+#define RECEIVER_SHARE 8 /* of a connection that receives so much more often, the peer has to know what is better */
+
+static struct far_hosts hosts;
+_Static_assert(FAR_CLASSES == STATS_HOST_CLASSES && FAR_WAYS == STATS_HOST_WAYS, "what statistics have room for");
+
+bool far_compare_is_vain(const struct sockaddr_storage *peer)
+{
+	uint64_t now = clock_now();
+
+	return far_trial_is_vain(far_trial_host(&hosts, choose_peer_key((const struct sockaddr *)peer), now), now);
+}
+
+enum far_pays far_compare_pays(struct engine *engine)
+{
+	struct far_part *far = &engine->far;
+	uint32_t receives = far->receives, sends = far->sends, turns = receives < sends ? receives : sends;
+	uint64_t now = clock_now();
+	struct far_moved moved = { .bytes = engine->sent + engine->received,
+				   .calls = atomic_load(&engine->calls),
+				   .class = FAR_NO_CLASS };
+
+	if (!far->begun)
+		far->begun = now;
+	moved.ns = now - far->begun;
+	if (receives / RECEIVER_SHARE <= sends)
+		moved.class = far_trial_class(far->largest, sends, turns);
+	far->host = choose_peer_key((const struct sockaddr *)&engine->names.peer);
+	far->compares = true;
+	return far_trial_pays(far_trial_host(&hosts, far->host, now), &moved, now);
+}
+
+/* What a trial has found, for who wants to know why. */
+static void tell(const struct engine *engine, const struct far_host *host, int class)
+{
+	struct stats_host *told = &stats->host[engine->far.host % STATS_HOSTS];
+	const struct far_finding *finding = &host->classes[class];
+	struct sockaddr_storage peer = engine->names.peer;
+
+	if (peer.ss_family == AF_INET)
+		((struct sockaddr_in *)&peer)->sin_port = 0;
+	else
+		((struct sockaddr_in6 *)&peer)->sin6_port = 0;
+	if (memcmp(told->address, &peer, sizeof(told->address)) != 0) {
+		memset((void *)told->trial, 0, sizeof(told->trial));
+		memcpy(told->address, &peer, sizeof(told->address));
+	}
+	log_info("RDMA was compared with TCP: %llu ns by TCP, %llu by a ring",
+		 (unsigned long long)atomic_load(&finding->cost[FAR_BY_TCP]),
+		 (unsigned long long)atomic_load(&finding->cost[FAR_BY_RING]));
+	for (int way = 0; way < FAR_WAYS; way++)
+		atomic_store(&told->trial[class].cost[way], atomic_load(&finding->cost[way]));
+	atomic_store(&told->trial[class].taken, atomic_load(&finding->best));
+	atomic_store(&told->trial[class].tries, atomic_load(&finding->tries));
+}
+
+enum far_way far_compare_way(struct conn *conn, struct engine *engine, size_t bytes)
+{
+	struct far *far = conn->far;
+	struct far_host *host;
+	struct far_send send;
+	enum far_way way;
+	int tried;
+
+	if (!engine->far.compares)
+		return FAR_BY_RING;
+	if (!far || atomic_load(&engine->far.state) != FAR_UP) {
+		atomic_store(&engine->far.way, FAR_BY_TCP);
+		return FAR_BY_TCP;
+	}
+	send = (struct far_send){ .bytes = bytes,
+				  .at = atomic_load(&engine->channel.out.shared->sent),
+				  .ring_at = engine->ring_bytes,
+				  .fetches = bytes >= (size_t)settings.source_min,
+				  .now = clock_now() };
+	host = far_trial_host(&hosts, engine->far.host, send.now);
+	tried = far->trial.tries - 1;
+	far->trial.accepts = engine->role == ROLE_SERVER;
+	way = far_trial_next(&far->trial, host, &send);
+	atomic_store_explicit(&engine->far.way, way, memory_order_relaxed);
+	if (tried >= 0 && !far->trial.tries)
+		tell(engine, host, tried);
+	if (far_trial_has_lost(&far->trial, host, send.now))
+		stats_reason(conn->slot, REASON_RDMA_SLOWER);
+	return way;
+}
+
+void far_compare_came_there(struct conn *conn)
+{
+	if (conn->far && far_trial_asks(&conn->far->trial))
+		far_trial_came(&conn->far->trial, clock_now());
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Path `auto` between hosts, where no setting says which transport to take: RDMA is compared with TCP (far_trial.h), and used only where it
+ * was measured to be better. All of it is asked of connections for which far_compares() holds.
+ */
+#ifndef ZC_PRELOAD_FAR_COMPARE_H
+#define ZC_PRELOAD_FAR_COMPARE_H
+
+#include "preload/engine.h"
+#include "preload/far_trial.h"
+
+/* Whether it is to be found out for this connection, if its peer is on another host. */
+static inline bool far_compares(const struct conn *conn)
+{
+	return conn->policy == PATH_AUTO && settings.transport == TRANSPORT_AUTO;
+}
+
+/* A new connection: whether it need not even be looked at. */
+bool far_compare_is_vain(const struct sockaddr_storage *peer);
+
+/* Whether it is to meet now. Under both locks. */
+enum far_pays far_compare_pays(struct engine *engine);
+
+/* Counts, for that, what goes by before it has met: under the lock of the direction. */
+static inline void far_compare_sent(struct far_part *far, size_t bytes)
+{
+	far->sends++;
+	far->largest = bytes > far->largest ? bytes : far->largest;
+}
+
+/* The way of a send that begins, which holds for all of it. Under the lock `out`. */
+enum far_way far_compare_way(struct conn *conn, struct engine *engine, size_t bytes);
+
+/* The same again, of the present send. */
+static inline enum far_way far_compare_way_taken(const struct engine *engine)
+{
+	return engine->far.compares ? atomic_load_explicit(&engine->far.way, memory_order_relaxed) : FAR_BY_RING;
+}
+
+/* Whether it goes by TCP for that: then as on any connection that has no ring. A hint without a lock. */
+static inline bool far_compare_takes_tcp(const struct conn *conn)
+{
+	const struct engine *engine = atomic_load(&conn->engine);
+
+	return engine && far_compare_way_taken(engine) == FAR_BY_TCP;
+}
+
+/* The program has received bytes. Under the lock `in`. */
+void far_compare_came_there(struct conn *conn);
+
+static inline void far_compare_came(struct conn *conn, const struct engine *engine)
+{
+	if (__builtin_expect(engine->far.compares, 0))
+		far_compare_came_there(conn);
+}
+
+#endif
