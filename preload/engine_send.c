@@ -461,7 +461,7 @@ ssize_t engine_send(struct conn *conn, int fd, const struct iovec *iov, int coun
 			if (done < 0)
 				break;
 			done = ENGINE_BY_KERNEL;
-			if (lock_take(&engine->out, &hold)) {
+			if (!far_compare_takes_tcp(conn) && lock_take(&engine->out, &hold)) {
 				done = put(conn, engine, &send, bytes, &announced);
 				lock_give(&engine->out, &hold);
 			}
@@ -480,15 +480,16 @@ ssize_t engine_send(struct conn *conn, int fd, const struct iovec *iov, int coun
 static int take_for_raw(struct conn *conn, struct engine *engine, int fd, int flags, struct lock_hold *hold)
 {
 	for (;;) {
-		int rc = far_is(engine) ? far_before_raw(conn, engine, fd, flags) : 0;
+		int rc;
 
-		if (rc < 0)
-			return rc;
 		if (!lock_take(&engine->out, hold))
 			return -EDEADLK;
-		if (!far_is(engine) || (!far_is_between(engine) && !atomic_load(&engine->channel.out.shared->on_ring)))
+		if (!far_is(engine) || far_is_raw(conn, engine, fd))
 			return 0;
 		lock_give(&engine->out, hold);
+		rc = far_before_raw(conn, engine, fd, flags);
+		if (rc < 0)
+			return rc;
 	}
 }
 

@@ -62,6 +62,9 @@ int far_before_send(struct conn *conn, struct engine *engine, int fd, struct far
  */
 int far_before_raw(struct conn *conn, struct engine *engine, int fd, int flags);
 
+/* Whether raw bytes may follow without that. Under the lock `out`. */
+bool far_is_raw(struct conn *conn, struct engine *engine, int fd);
+
 /* Whether the lane is between two places: nothing may be put or sent. Under the lock `out`. */
 bool far_is_between(const struct engine *engine);
 

@@ -374,6 +374,12 @@ int far_before_raw(struct conn *conn, struct engine *engine, int fd, int flags)
 	return rc ? rc : far_take_error(engine);
 }
 
+bool far_is_raw(struct conn *conn, struct engine *engine, int fd)
+{
+	far_step_out(conn, engine, fd);
+	return !far_is_between(engine) && !atomic_load(&shared_of(engine)->on_ring) && !atomic_load(&engine->far.error);
+}
+
 void far_part_ways(struct conn *conn, struct engine *engine, int fd)
 {
 	struct lock_hold hold;
