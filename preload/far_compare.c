@@ -17,9 +17,9 @@ _Static_assert(FAR_CLASSES == STATS_HOST_CLASSES && FAR_WAYS == STATS_HOST_WAYS,
 
 bool far_compare_is_vain(const struct sockaddr_storage *peer)
 {
-	uint64_t now = clock_now();
+	const struct far_host *host = far_trial_known(&hosts, choose_peer_key((const struct sockaddr *)peer));
 
-	return far_trial_is_vain(far_trial_host(&hosts, choose_peer_key((const struct sockaddr *)peer), now), now);
+	return host && far_trial_is_vain(host, clock_now());
 }
 
 enum far_pays far_compare_pays(struct engine *engine)

@@ -39,17 +39,33 @@
 
 /* Hosts --------------------------------------------------------------------------------------------------------------- */
 
+static struct far_host *row_of(struct far_hosts *hosts, uint64_t key, size_t probe)
+{
+	return &hosts->rows[((key ^ key >> 32) + probe) % FAR_HOSTS];
+}
+
+struct far_host *far_trial_known(struct far_hosts *hosts, uint64_t key)
+{
+	for (size_t i = 0; i < PROBES; i++) {
+		struct far_host *row = row_of(hosts, key, i);
+
+		if (atomic_load_explicit(&row->key, memory_order_acquire) == key)
+			return row;
+	}
+	return NULL;
+}
+
 struct far_host *far_trial_host(struct far_hosts *hosts, uint64_t key, uint64_t now)
 {
-	struct far_host *oldest = NULL;
+	struct far_host *oldest = far_trial_known(hosts, key);
 
+	if (oldest) {
+		atomic_store_explicit(&oldest->used_ns, now, memory_order_relaxed);
+		return oldest;
+	}
 	for (size_t i = 0; i < PROBES; i++) {
-		struct far_host *row = &hosts->rows[((key ^ key >> 32) + i) % FAR_HOSTS];
+		struct far_host *row = row_of(hosts, key, i);
 
-		if (atomic_load_explicit(&row->key, memory_order_acquire) == key) {
-			atomic_store_explicit(&row->used_ns, now, memory_order_relaxed);
-			return row;
-		}
 		if (!oldest || atomic_load(&row->used_ns) < atomic_load(&oldest->used_ns))
 			oldest = row;
 	}

@@ -68,6 +68,9 @@ struct far_hosts {
 /* Returns the row of a host, which is emptied for it if it has none. Never NULL. `key` is not 0. */
 struct far_host *far_trial_host(struct far_hosts *hosts, uint64_t key, uint64_t now);
 
+/* The same, NULL if it has none. */
+struct far_host *far_trial_known(struct far_hosts *hosts, uint64_t key);
+
 /* Returns the class of sends of at most so many bytes, of which `turns` of `sends` were answered. FAR_NO_CLASS without any. */
 int far_trial_class(size_t bytes, uint32_t sends, uint32_t turns);
 

@@ -194,6 +194,8 @@ static void what_was_found_is_known_for_the_host(void **state)
 	turns(&other, 100, 64, &costs);
 	assert_int_equal(other.sends[FAR_BY_TCP], 0);
 	assert_int_equal(far_trial_pays(host(), &little, now), FAR_PAYS);
+	assert_ptr_equal(far_trial_known(&hosts, HOST), host());
+	assert_null(far_trial_known(&hosts, HOST + 1));
 	stranger = far_trial_host(&hosts, HOST + 1, now);
 	assert_ptr_not_equal(stranger, host());
 	assert_int_equal(far_trial_pays(stranger, &little, now), FAR_PAYS_LATER);
