@@ -16,6 +16,7 @@
 
 #define TRIES_MAX 12 /* at the 1st, 2nd, 4th ... data call */
 #define OFFER_CALLS_MAX 4096
+#define COMPARE_CALLS 8
 
 static _Atomic int kept; /* descriptors of meetings, between calls */
 
@@ -245,6 +246,8 @@ static uint32_t next_try(const struct engine *engine, uint32_t calls)
 	if ((engine->role == ROLE_SERVER || engine->far.compares) && engine->reached < 0 &&
 	    atomic_load(&engine->far.state) == FAR_NONE)
 		return 2 * calls;
+	if (engine->far.compares && atomic_load(&engine->far.state) == FAR_APART)
+		return calls + COMPARE_CALLS; /* it begins late */
 	return calls + (calls < 16 ? 1 : calls / 8);
 }
 

@@ -30,6 +30,7 @@ enum far_pays far_compare_pays(struct engine *engine)
 	struct far_moved moved = { .bytes = engine->sent + engine->received,
 				   .calls = atomic_load(&engine->calls),
 				   .class = FAR_NO_CLASS };
+	enum far_pays pays;
 
 	if (!far->begun)
 		far->begun = now;
@@ -38,7 +39,10 @@ enum far_pays far_compare_pays(struct engine *engine)
 		moved.class = far_trial_class(far->largest, sends, turns);
 	far->host = choose_peer_key((const struct sockaddr *)&engine->names.peer);
 	far->compares = true;
-	return far_trial_pays(far_trial_host(&hosts, far->host, now), &moved, now);
+	pays = far_trial_pays(far_trial_host(&hosts, far->host, now), &moved, now);
+	if (pays == FAR_PAYS)
+		log_trace("is to meet a peer on another host after %u calls", moved.calls);
+	return pays;
 }
 
 /* What a trial has found, for who wants to know why. */
