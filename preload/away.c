@@ -5,7 +5,6 @@
 #define SPELL_MAX 4096
 #define ANSWERED_RAW                                                                                                   \
 	2 /* against 1 for a send without an answer: requests in two pieces are requests, streams are none */
-#define ANSWERED_MAX 32
 #define SHORT_PUTS 16 /* a stay on the ring that is not worth its beginning and end */
 #define SHORT_MAX 4
 #define LONG_PUTS 256 /* one that is */
@@ -39,7 +38,7 @@ bool away_at_put(struct away *away)
 		away->answered += ANSWERED_RAW;
 	else if (away->answered)
 		away->answered--;
-	if (away->answered < ANSWERED_MAX)
+	if (away->answered < AWAY_ANSWERED_MAX)
 		return false;
 	go(away);
 	return true;

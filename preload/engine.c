@@ -50,13 +50,31 @@ void engine_after_fork(void)
 	far_after_fork();
 }
 
+/*
+ * All but the lock `out`: a small send that was on its way to the connection that had this one before may take it yet, and gives it back
+ * when it has seen that (engine_join.c).
+ */
+static void clear(struct engine *engine)
+{
+	const size_t rest = offsetof(struct engine, out) + sizeof(engine->out);
+	struct lock_hold hold;
+	bool taken = lock_take(&engine->out, &hold);
+
+	memset(engine, 0, offsetof(struct engine, out));
+	memset((char *)engine + rest, 0, sizeof(*engine) - rest);
+	if (taken)
+		lock_give(&engine->out, &hold);
+	else
+		atomic_store(&engine->out.word, 0); /* of one that was killed */
+}
+
 static struct engine *make(struct conn *conn)
 {
 	struct engine *engine = pool_take(&pool);
 
 	if (!engine)
 		return NULL;
-	memset(engine, 0, sizeof(*engine));
+	clear(engine);
 	engine->role = conn->role;
 	engine->offer = -1;
 	engine->visitor = -1;
@@ -274,10 +292,10 @@ void engine_stays(struct conn *conn)
 }
 
 /*
- * The agent may be at the socket at this moment, and its number will be another's when it is closed. Whoever has taken one of the
- * locks since sees that it is (engine_is_closing).
+ * The agent, or a small send (engine_join.c), may be at it at this moment, and its number will be another's when it is closed. Whoever
+ * has taken one of the locks since sees that it is (engine_is_closing).
  */
-static void await_agent(struct engine *engine)
+static void await_those_inside(struct engine *engine)
 {
 	struct lock_hold hold;
 
@@ -304,8 +322,7 @@ bool engine_close(struct conn *conn, int fd)
 	}
 	atomic_fetch_add(&conn->engine_users, 1);
 	atomic_fetch_or(&conn->engine_users, ENGINE_CLOSING);
-	if (conn->far)
-		await_agent(engine);
+	await_those_inside(engine);
 	atomic_fetch_sub(&conn->engine_users, 1);
 	if (!claims_end(conn))
 		return false;

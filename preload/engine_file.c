@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "common/sys.h"
+#include "preload/engine_join.h"
 #include "preload/engine_out.h"
 #include "preload/far.h"
 #include "preload/guest.h"
@@ -128,12 +129,13 @@ ssize_t engine_sendfile(struct conn *conn, int fd, int in, off64_t *offset, size
 		done = far_is(engine) ? before_far(conn, engine, fd, &file) : 0;
 		if (!done && lock_take(&engine->out, &hold)) {
 			done = put(conn, engine, fd, &file, &full);
+			if (done >= 0)
+				join_count(conn, PATH_BSDP, (uint64_t)done);
 			lock_give(&engine->out, &hold);
 		}
 	}
 	engine_leave(conn);
 	if (done < 0)
 		return done;
-	stats_sent(conn->slot, PATH_BSDP, (uint64_t)done, 0);
 	return full ? send_rest(conn, fd, &file, done) : done;
 }

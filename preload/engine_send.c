@@ -15,6 +15,7 @@
 #include "common/sys.h"
 #include "preload/bell.h"
 #include "preload/engine_in.h"
+#include "preload/engine_join.h"
 #include "preload/engine_out.h"
 #include "preload/engine_source.h"
 #include "preload/evict.h"
@@ -31,9 +32,7 @@
 	(5 * NS_PER_MS)		       /* for one on another host, by a send that may wait: its word has to come here */
 #define FAR_WAIT_NS (20 * NS_PER_MS)   /* in all */
 #define BETWEEN (ENGINE_BY_KERNEL - 1) /* another thread has just moved the lane: once more */
-#define STALLED_LOOK 8 /* sends that a consumer has not moved for, after which the socket is asked how it is */
 #define LOOK_EVERY_NS 20000
-#define TELL_EVERY 8 /* sends, of which one tells where this end runs */
 
 /* Bytes that the kernel has been given on this socket, doorbells included; UINT64_MAX if it can't say. */
 static uint64_t written(int fd)
@@ -415,18 +414,15 @@ static ssize_t send_rest(struct conn *conn, int fd, const struct iovec *iov, int
 	return (ssize_t)done + raw.done;
 }
 
-/* One send, by the path that most of it took. */
-static void count_sent(struct conn *conn, const struct announced *announced, size_t done)
+/* One send, by the path that most of it took. Under the lock. */
+static void count_sent(const struct conn *conn, const struct announced *announced, size_t done)
 {
-	_Atomic uint64_t *ring = stats->slot[conn->slot].path[PATH_BSDP];
+	_Atomic uint64_t *ring = &stats->slot[conn->slot].path[PATH_BSDP][STAT_PATH_BYTES];
 	size_t bytes = announced->bytes < done ? announced->bytes : done;
 
-	if (!announced->count) {
-		stats_sent(conn->slot, PATH_BSDP, done, 0);
-		return;
-	}
-	stats_sent(conn->slot, announced->path, bytes, 0);
-	stats_add(&ring[STAT_PATH_BYTES], done - bytes);
+	join_count(conn, announced->count ? announced->path : PATH_BSDP, announced->count ? bytes : done);
+	if (announced->count)
+		stats_add(ring, done - bytes);
 }
 
 /* Of a send that has bytes. */
@@ -439,13 +435,19 @@ static struct far_first first_of(const struct iovec *iov, size_t bytes)
 
 ssize_t engine_send(struct conn *conn, int fd, const struct iovec *iov, int count, int flags)
 {
-	struct engine *engine = engine_enter(conn, fd);
-	ssize_t done = ENGINE_BY_KERNEL;
+	ssize_t done = count == 1 ? engine_join(conn, fd, iov) : JOIN_NOT;
+	struct engine *engine;
 	const struct send send = { fd, count, flags, iov };
 	struct announced announced; /* its numbers are not worth clearing for each send */
 	struct lock_hold hold;
 	size_t bytes = 0;
 
+	if (done != JOIN_NOT)
+		return done < 0 || (size_t)done == iov->iov_len ?
+			       done :
+			       send_rest(conn, fd, iov, 1, iov->iov_len, (size_t)done, flags);
+	done = ENGINE_BY_KERNEL;
+	engine = engine_enter(conn, fd);
 	if (!engine)
 		return ENGINE_BY_KERNEL;
 	announced.count = 0;
@@ -463,6 +465,8 @@ ssize_t engine_send(struct conn *conn, int fd, const struct iovec *iov, int coun
 			done = ENGINE_BY_KERNEL;
 			if (!far_compare_takes_tcp(conn) && lock_take(&engine->out, &hold)) {
 				done = put(conn, engine, &send, bytes, &announced);
+				if (done >= 0)
+					count_sent(conn, &announced, (size_t)done);
 				lock_give(&engine->out, &hold);
 			}
 		} while (done == BETWEEN);
@@ -472,7 +476,6 @@ ssize_t engine_send(struct conn *conn, int fd, const struct iovec *iov, int coun
 	engine_leave(conn);
 	if (done < 0)
 		return done;
-	count_sent(conn, &announced, (size_t)done);
 	return (size_t)done < bytes ? send_rest(conn, fd, iov, count, bytes, (size_t)done, flags) : done;
 }
 

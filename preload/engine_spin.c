@@ -12,7 +12,8 @@
 #include "preload/spread.h"
 
 #define LOOKS 64
-#define SOME_COME 64 /* pauses, 1 to 3 us: less than any way through the kernel takes */
+#define SOME_COME_NS                                                                                                   \
+	3000 /* less than any way through the kernel takes; a pause takes 5 to 50 ns, as the processor likes */
 
 /* Whether spinning for the lane may pay now. */
 bool engine_may_spin(struct engine *engine)
@@ -59,11 +60,15 @@ bool engine_spin_once(struct conn *conn, struct engine *engine)
 static void let_some_come(struct engine *engine)
 {
 	uint32_t sends = atomic_load_explicit(&engine->told, memory_order_relaxed);
+	uint64_t until;
 
 	if (atomic_exchange_explicit(&engine->sends_seen, sends, memory_order_relaxed) != sends)
 		return;
-	for (int i = 0; i < SOME_COME; i++)
-		cpu_relax();
+	until = clock_now() + SOME_COME_NS;
+	do {
+		for (int i = 0; i < 16; i++)
+			cpu_relax();
+	} while (clock_now() < until);
 }
 
 /*

@@ -14,6 +14,8 @@
 #define AHEAD_MAX                                                                                                      \
 	(1u << 31) /* raw bytes that a TAKEOVER may leave to be received: its position is told by its low half */
 #define RELAXED memory_order_relaxed
+#define FETCH_AHEAD 512u /* bytes of the ring */
+#define FETCH_MAX 2048u	 /* of a record: larger ones are copied faster than lines come */
 
 static ssize_t backlog(const struct lane *lane, uint64_t tail)
 {
@@ -153,14 +155,28 @@ void lane_filled(struct lane *lane, size_t bytes)
 	lane_sent_raw(lane, bytes);
 }
 
-/* The usual send by itself: one piece that fits. Returns whether it was put. */
-static inline bool put_one(struct lane *lane, const struct iovec *iov)
+/*
+ * The consumer has read the ring's lines at the last turn, so each is fetched from its core when it is written, which publish() then
+ * waits for. So they are asked for some records ahead, while there is other work.
+ */
+static inline void fetch_ahead(const struct lane *lane, const uint8_t *from, size_t bytes)
+{
+	uint64_t used = atomic_load_explicit(&lane->shared->tail, RELAXED) - lane->head_known;
+
+	if (bytes > FETCH_MAX || used + FETCH_AHEAD + 2 * FETCH_MAX > lane->bytes)
+		return;
+	for (size_t at = 0; at < bytes; at += LANE_LINE)
+		lane_will_write(from + FETCH_AHEAD + at);
+}
+
+bool lane_put_one(struct lane *lane, const struct iovec *iov)
 {
 	size_t bytes = iov->iov_len;
 	void *to = NULL;
 
 	if (bytes - 1 >= LANE_CHUNK || lane_space(lane, bytes, &to) < (ssize_t)bytes)
 		return false;
+	fetch_ahead(lane, (const uint8_t *)to + bytes, bytes + sizeof(struct record));
 	memcpy(to, iov->iov_base, bytes);
 	lane_filled(lane, bytes);
 	return true;
@@ -196,7 +212,7 @@ static ssize_t put_many(struct lane *lane, const struct iovec *iov, int count, s
 
 ssize_t lane_put(struct lane *lane, const struct iovec *iov, int count, size_t skip)
 {
-	if (__builtin_expect(count == 1 && !skip && put_one(lane, iov), 1))
+	if (__builtin_expect(count == 1 && !skip && lane_put_one(lane, iov), 1))
 		return (ssize_t)iov->iov_len;
 	return put_many(lane, iov, count, skip);
 }
@@ -384,6 +400,18 @@ static bool is_there(struct lane *lane, struct place *at)
 	return at->tail != at->head;
 }
 
+/* What the next receive may take comes from the producer's core meanwhile; nothing behind the tail, where that one writes. */
+static inline void fetch_next(const struct lane *lane, const struct place *at, size_t got)
+{
+	size_t there = at->tail - at->head, bytes = got + sizeof(struct record);
+	const char *from = (const char *)record_at(lane, at->head);
+
+	if (got > FETCH_MAX || there > lane->bytes)
+		return;
+	for (size_t i = 0; i < bytes && i < there; i += LANE_LINE)
+		__builtin_prefetch(from + i);
+}
+
 int lane_get(struct lane *lane, const struct iovec *iov, int count, bool peek, size_t *got)
 {
 	struct lane_shared *shared = lane->shared;
@@ -409,36 +437,15 @@ int lane_get(struct lane *lane, const struct iovec *iov, int count, bool peek, s
 	/* What came before an error is the program's; the error comes again. */
 	if (rc < 0 && (!*got || rc == -EPROTO))
 		return rc;
-	if (!peek)
+	if (!peek) {
 		leave_at(lane, &at, *got - before);
+		fetch_next(lane, &at, *got);
+	}
 	if (*got)
 		return LANE_DATA;
 	if (at.head == at.tail && away(lane))
 		ring_ends(lane);
 	return atomic_load_explicit(&shared->from_ring, RELAXED) ? LANE_EMPTY : LANE_RAW;
-}
-
-/* Bytes of the records from `head` to `tail`; of the first of them `taken` don't count any more. */
-static size_t bytes_between(const struct lane *lane, uint64_t head, uint64_t tail, uint32_t taken)
-{
-	size_t bytes = 0;
-
-	for (size_t left = tail - head;
-	     left >= sizeof(struct record) && left <= lane->bytes && head % RECORD_ALIGN == 0; left = tail - head) {
-		struct record record = record_read(lane, head);
-		uint64_t length = record_length(record);
-
-		if (length > left - sizeof(record) || (record.kind == RECORD_DATA && record.bytes < taken) ||
-		    (record.kind == RECORD_AVAIL && avail_is_missing(lane, head)))
-			break;
-		bytes += record.kind == RECORD_DATA   ? record.bytes - taken :
-			 record.kind == RECORD_SOURCE ? source_left(lane, record.bytes) :
-			 record.kind == RECORD_AVAIL  ? avail_left(lane, head, taken) :
-							0;
-		taken = 0;
-		head += sizeof(record) + length;
-	}
-	return bytes;
 }
 
 size_t lane_unread(const struct lane *lane)
@@ -448,8 +455,8 @@ size_t lane_unread(const struct lane *lane)
 
 size_t lane_unread_all(const struct lane *lane)
 {
-	return bytes_between(lane, atomic_load_explicit(&lane->shared->head, RELAXED), end_of(lane),
-			     atomic_load_explicit(&lane->shared->taken, RELAXED));
+	return lane_between(lane, atomic_load_explicit(&lane->shared->head, RELAXED), end_of(lane),
+			    atomic_load_explicit(&lane->shared->taken, RELAXED));
 }
 
 bool lane_is_stuck(const struct lane *lane)
@@ -582,7 +589,7 @@ ssize_t lane_left(struct lane *lane, size_t put)
 
 	if (!atomic_load_explicit(&shared->on_ring, RELAXED))
 		return (ssize_t)put; /* by TCP, or with a SWITCH behind it that was put before the look */
-	late = tail - end <= lane->bytes && end % RECORD_ALIGN == 0 ? bytes_between(lane, end, tail, 0) : SIZE_MAX;
+	late = tail - end <= lane->bytes && end % RECORD_ALIGN == 0 ? lane_between(lane, end, tail, 0) : SIZE_MAX;
 	if (late > put)
 		return -EPROTO;
 	atomic_store_explicit(&shared->on_ring, 0, RELAXED);

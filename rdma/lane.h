@@ -121,6 +121,15 @@ bool lane_switch(struct lane *lane);
 /* Puts as many bytes as fit, from the ones after the first `skip`. On the ring only. Returns bytes put, or -EPROTO. */
 ssize_t lane_put(struct lane *lane, const struct iovec *iov, int count, size_t skip);
 
+/* The same for one piece, all of it or nothing. Returns whether it was put. */
+bool lane_put_one(struct lane *lane, const struct iovec *iov);
+
+/* Whether the consumer sleeps, or is about to; to be asked after a put. */
+static inline bool lane_is_armed(const struct lane *lane)
+{
+	return atomic_load(&lane->shared->armed) != 0;
+}
+
 /*
  * The same for bytes that are not in memory yet: where so many go, at most; and so many are there now. Returns bytes, 0 if there
  * is no room, or -EPROTO. On the ring only.

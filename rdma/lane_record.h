@@ -54,6 +54,17 @@ static inline struct record record_read(const struct lane *lane, uint64_t positi
 	return (struct record){ .kind = record->kind, .bytes = record->bytes, .codes = record->codes };
 }
 
+/* This core is about to write there, soon. What is not to be had is no fault. */
+static inline void lane_will_write(const void *at)
+{
+#ifdef __x86_64__
+	/* __builtin_prefetch() would ask for a copy to read, which is worse than nothing, where not every processor knows another. */
+	__asm__ volatile("prefetchw %0" : : "m"(*(const char *)at));
+#else
+	__builtin_prefetch(at, 1);
+#endif
+}
+
 /* What is free of the ring where so much is used, or -EPROTO, but for `reserve`. */
 static inline ssize_t free_beside(const struct lane *lane, ssize_t used, size_t reserve)
 {
@@ -81,5 +92,8 @@ static inline uint32_t away(const struct lane *lane)
 {
 	return atomic_load_explicit(&lane->shared->away, memory_order_relaxed);
 }
+
+/* Bytes of the records from `head` to `tail`; of the first of them `taken` don't count any more. */
+size_t lane_between(const struct lane *lane, uint64_t head, uint64_t tail, uint32_t taken);
 
 #endif
