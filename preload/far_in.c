@@ -255,23 +255,32 @@ static void await_last_bell(struct engine *engine, int fd)
 		sys_call(SYS_poll, (long)&look, 1, BELL_ARRIVES_MS, 0, 0, 0);
 }
 
-/*
- * FAR_GO of a peer that had heard that its SWITCH is known before it heard of the end, or at the same time. Behind the close it would be
- * answered by a reset. What else comes from it then, it would have sent by TCP as well.
- */
-static void await_go(struct conn *conn, struct engine *engine, int fd)
+/* Whether something is to come by TCP that is no data: behind a SWITCH that the peer knows to be known, or where the queue pair has broken. */
+static bool is_to_come(const struct engine *engine, bool knows)
 {
 	const struct far_part *far = &engine->far;
+	bool broken = atomic_load(&far->state) == FAR_BROKEN;
+
+	return far->skip || ((knows || broken) && (far->left || far->expects)) ||
+	       (broken && from_ring(engine) && !lane_has_left(&engine->channel.in));
+}
+
+/*
+ * FAR_GO of a peer that had heard that its SWITCH is known before it heard of the end, or at the same time; FAR_RESUME of one that did not
+ * hear of it. Behind the close it would be answered by a reset. What else comes then, the peer would have sent by TCP as well.
+ */
+static void await_last_words(struct conn *conn, struct engine *engine, int fd, bool knows)
+{
 	struct pollfd look = { .fd = fd, .events = POLLIN | POLLRDHUP };
 	uint64_t until = clock_now() + FAR_ANSWER_NS;
 	bool last = false;
 	size_t none;
 
-	while (far->left || far->expects) {
+	while (is_to_come(engine, knows)) {
 		lane_get(lane_of(engine), NULL, 0, false, &none); /* up to the SWITCH */
 		if (far_look(conn, engine, fd) < 0 || last)
 			return;
-		if (far->left || far->expects)
+		if (is_to_come(engine, knows))
 			sys_call(SYS_poll, (long)&look, 1, 1, 0, 0, 0);
 		last = look.revents & (POLLRDHUP | POLLHUP | POLLERR) || clock_now() > until;
 	}
@@ -281,7 +290,7 @@ void far_says_bye(struct conn *conn, struct engine *engine, int fd)
 {
 	struct verbs_conn *link = far_link(conn);
 	uint64_t until = clock_now() + FAR_ANSWER_NS;
-	bool goes = engine->far.left || engine->far.expects;
+	bool knows = engine->far.left || engine->far.expects;
 
 	if (!far_is(engine))
 		return;
@@ -294,8 +303,7 @@ void far_says_bye(struct conn *conn, struct engine *engine, int fd)
 	await_last_bell(engine, fd);
 	far_look(conn, engine, fd);
 	evict_bells(engine, fd);
-	if (goes)
-		await_go(conn, engine, fd);
+	await_last_words(conn, engine, fd, knows);
 }
 
 size_t far_data_there(struct engine *engine, int fd, size_t raw)

@@ -475,6 +475,39 @@ static void close_waits_for_what_follows_a_switch(void **state)
 	assert_int_equal(errno, EAGAIN);
 }
 
+/* Two bytes that the peer has already, and no more. */
+static void go_on_by_tcp(int number)
+{
+	uint8_t frame[FAR_FRAME_BYTES + 2] = { FAR_CODE_RESUME(CODES) };
+	uint64_t from = atomic_load(&lane_from(1)->shared->sent) - 2;
+
+	for (int i = 0; i < 8; i++)
+		frame[1 + i] = (uint8_t)(from >> 8 * i);
+	real.send(ends[1], frame, sizeof(frame), 0);
+}
+
+static void close_waits_for_a_peer_that_learns_late_of_a_break(void **state)
+{
+	struct itimerval soon = { .it_value.tv_usec = 2000 };
+	struct engine *engine = engine_of(0);
+	struct lock_hold hold;
+	char bytes[4];
+
+	assert_int_equal(send_whole(1, "ring"), 4);
+	assert_int_equal(receive_some(0, bytes, 4, 0), 4);
+	engine->channel.in.passed_codes = CODES;
+	atomic_store(&engine->far.state, FAR_BROKEN);
+	signal(SIGALRM, go_on_by_tcp);
+	assert_true(lock_take(&engine->in, &hold));
+	assert_int_equal(setitimer(ITIMER_REAL, &soon, NULL), 0);
+	far_says_bye(conns[0], engine, ends[0]);
+	lock_give(&engine->in, &hold);
+	signal(SIGALRM, SIG_DFL);
+	assert_true(lane_has_left(&engine->channel.in));
+	assert_int_equal(recv(ends[0], bytes, 1, MSG_DONTWAIT | MSG_PEEK), -1);
+	assert_int_equal(errno, EAGAIN);
+}
+
 static void next_takeover_does_not_hide_what_follows_a_switch(void **state)
 {
 	struct engine *engine = engine_of(1);
@@ -520,6 +553,7 @@ int main(void)
 		WITH_DEVICE(full_socket_behind_a_switch_is_a_full_socket),
 		WITH_DEVICE(switch_before_the_peer_s_close_is_followed_by_nothing),
 		WITH_DEVICE(close_waits_for_what_follows_a_switch),
+		CASE(close_waits_for_a_peer_that_learns_late_of_a_break),
 		CASE(next_takeover_does_not_hide_what_follows_a_switch),
 	};
 #undef CASE
