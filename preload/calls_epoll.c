@@ -429,19 +429,34 @@ static void sleep_ends(struct set **set)
 	defer_wakes(*set);
 }
 
+/* The set, and devices. Returns as ask_kernel(). */
+static int ask_with_devices(const struct wait *wait, struct set *set, int devices, uint64_t until)
+{
+	struct pollfd both[2] = { { .fd = wait->set, .events = POLLIN }, { .fd = devices, .events = POLLIN } };
+	uint64_t now = until == UINT64_MAX ? 0 : clock_now(), rest = until > now ? until - now : 0;
+	struct timespec left = { (time_t)(rest / NS_PER_SEC), (long)(rest % NS_PER_SEC) };
+	int ready = real.ppoll(both, 2, until == UINT64_MAX ? NULL : &left, wait->mask);
+
+	if (ready < 0)
+		return ready;
+	if (both[1].revents)
+		hot_device_told(set);
+	return both[0].revents ? ask_kernel(wait, 0, 0) : 0;
+}
+
 static int sleep_in_kernel(const struct wait *wait, struct set *set)
 {
 	__attribute__((cleanup(sleep_ends))) struct set *sleeping = NULL;
 	uint64_t until = trim_before_sleep(wait->until);
-	int ready;
+	int ready, devices;
 
 	defer_sleeps(set);
-	if (!hot_sleeps(set, wait->set)) {
+	if (!hot_sleeps(set, wait->set, &devices)) {
 		defer_wakes(set);
 		return 0;
 	}
 	sleeping = set; /* NOLINT(clang-analyzer-deadcode.DeadStores): for the cleanup */
-	ready = ask_kernel(wait, 0, until);
+	ready = devices < 0 ? ask_kernel(wait, 0, until) : ask_with_devices(wait, set, devices, until);
 	hot_kernel_asked(set);
 	return ready;
 }

@@ -205,6 +205,8 @@ ZC_EXPORT int setsockopt(int fd, int level, int name, const void *value, socklen
 		return 0;
 	}
 	rc = real.setsockopt(fd, level, name, value, bytes);
+	if (conn && level == SOL_SOCKET)
+		atomic_store_explicit(&conn->recv_ends, 0, memory_order_relaxed);
 	if (!rc && level == SOL_SOCKET && name == SO_RCVLOWAT)
 		low_water_changes(fd, *(const int *)value);
 	return rc;

@@ -104,12 +104,14 @@ static bool poll_meets_notice(struct pollfd *fds, nfds_t count)
 #define READS (POLLIN | POLLRDNORM)
 #define FEW 8	  /* descriptors of a poll that is answered without the kernel */
 #define SLEEPS 64 /* connections of a wait that are kept on the stack */
+#define LINKS 16  /* descriptors of devices that are polled, too */
 
 /* The sleeps of one wait on the lanes of many connections. */
 struct sleeps {
 	struct engine_sleep few[SLEEPS];
 	struct engine_sleep *list;
 	nfds_t used;
+	nfds_t links, links_max;
 };
 
 static void sleeps_end(struct sleeps *sleeps)
@@ -127,6 +129,8 @@ static void sleeps_end(struct sleeps *sleeps)
 static void sleeps_make(struct sleeps *sleeps, nfds_t count)
 {
 	sleeps->used = 0;
+	sleeps->links = 0;
+	sleeps->links_max = 0;
 	sleeps->list = count <= SLEEPS ? sleeps->few : sys_map(sizeof(*sleeps->list) * (count + 1), MAP_PRIVATE);
 }
 
@@ -140,11 +144,12 @@ static bool sleeps_begin(struct sleeps *sleeps, int fd)
 		return false;
 	sleep = &sleeps->list[sleeps->used];
 	*sleep = (struct engine_sleep){ 0 };
-	if (engine_sleeps(conn, fd, sleep)) {
+	if (engine_sleeps(conn, fd, sleeps->links < sleeps->links_max, sleep)) {
 		engine_wakes(sleep);
 		return true;
 	}
 	sleeps->used += sleep->conn != NULL;
+	sleeps->links += sleep->conn && sleep->link >= 0;
 	return false;
 }
 
@@ -239,6 +244,36 @@ static bool poll_has_rings(const struct pollfd *fds, nfds_t count)
 	return has;
 }
 
+/* As the program asked, and the devices. Returns how many of the program's have results, or -1. */
+static int ask_with_links(struct pollfd *fds, nfds_t count, struct sleeps *sleeps, const struct timespec *timeout,
+			  const sigset_t *mask)
+{
+	struct pollfd all[SLEEPS + LINKS];
+	nfds_t at = count;
+	int ready;
+
+	if (!sleeps->links)
+		return real.ppoll(fds, count, timeout, mask);
+	memcpy(all, fds, sizeof(*fds) * count);
+	for (nfds_t i = 0; i < sleeps->used; i++) {
+		if (sleeps->list[i].link >= 0)
+			all[at++] = (struct pollfd){ .fd = sleeps->list[i].link, .events = POLLIN };
+	}
+	ready = real.ppoll(all, at, timeout, mask);
+	if (ready < 0) /* EINVAL: more than RLIMIT_NOFILE, perhaps */
+		return errno == EINVAL ? real.ppoll(fds, count, &(struct timespec){ 0, NS_PER_MS }, mask) : ready;
+	for (nfds_t i = 0; i < count; i++)
+		fds[i].revents = all[i].revents;
+	at = count;
+	for (nfds_t i = 0; i < sleeps->used; i++) {
+		if (sleeps->list[i].link < 0 || !all[at++].revents)
+			continue;
+		sleeps->list[i].told = true;
+		ready--;
+	}
+	return ready;
+}
+
 static int poll_rings(struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *mask)
 {
 	static const struct timespec none = { 0, 0 };
@@ -258,8 +293,10 @@ static int poll_rings(struct pollfd *fds, nfds_t count, const struct timespec *t
 		bool now;
 
 		sleeps_make(&sleeps, count);
+		sleeps.links_max = count <= SLEEPS ? LINKS : 0;
 		now = poll_arms(&sleeps, fds, count);
-		ready = real.ppoll(fds, count, now ? &none : time_left(trim_before_sleep(until), &left), mask);
+		ready = ask_with_links(fds, count, &sleeps, now ? &none : time_left(trim_before_sleep(until), &left),
+				       mask);
 		if (ready < 0 && !(now && errno == EINTR))
 			return ready;
 		if (ready >= 0 && poll_meets_notice(fds, count))

@@ -102,6 +102,7 @@ static void reset(struct conn *conn)
 	conn->watches = NULL;
 	atomic_store(&conn->attention, 0);
 	atomic_store(&conn->signals, false);
+	atomic_store(&conn->recv_ends, 0);
 	conn->engine_fd = -1;
 	conn->holder = (struct holder){ 0 };
 	conn->heir = (struct holder){ 0 };

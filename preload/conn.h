@@ -53,8 +53,11 @@ struct watch {
 	/* hot.h */
 	bool hot;
 	_Atomic uint32_t place; /* in the hot list, from 1; 0: it is not in it */
-	bool attentive;		/* counted in conn->attention */
-	bool overdue;		/* in the set's list of them, which this is the link of */
+	/* hot_rest.h: a thread sleeps by the device's descriptor, which was readable; it is in the library's set, plus 1; 0: it is not */
+	bool rests, told;
+	int link;
+	bool attentive; /* counted in conn->attention */
+	bool overdue;	/* in the set's list of them, which this is the link of */
 	struct watch *overdue_next, **overdue_link;
 	uint32_t turn;	    /* set->turn of the last wait that told of it */
 	uint64_t seen_tail; /* of the ring, when it was told last */
@@ -145,6 +148,7 @@ struct conn {
 	struct watch *watches;
 	_Atomic int attention; /* those that wait for bytes and are not hot (hot.h): somebody may sleep in the kernel */
 	_Atomic bool signals;  /* O_ASYNC: the kernel's readability is a signal */
+	_Atomic int recv_ends; /* by SO_RCVTIMEO: 0: not known yet; 1: it does not; 2: it does */
 	struct engine *_Atomic engine; /* NULL: none; see engine.h */
 	_Atomic uint32_t engine_users;
 	struct source_books *books; /* of what is under guard; NULL: nothing yet; see engine_source.h */

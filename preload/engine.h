@@ -293,11 +293,19 @@ enum engine_ready {
 struct engine_sleep {
 	struct conn *conn;
 	struct engine *engine;
+	int link;  /* a descriptor to be polled beside the connection's, where the peer is on another host; -1: none */
+	bool told; /* it was readable */
 };
 
-/* Before it sleeps. Returns true if the ring has something already. Either way engine_wakes() ends it. */
-bool engine_sleeps(struct conn *conn, int fd, struct engine_sleep *sleep);
+/*
+ * Before it sleeps; polls: it can poll a descriptor more. Returns true if the ring has something already. Either way engine_wakes()
+ * ends it.
+ */
+bool engine_sleeps(struct conn *conn, int fd, bool polls, struct engine_sleep *sleep);
 void engine_wakes(struct engine_sleep *sleep);
+
+/* As far_rests(), under no lock. */
+int engine_rests(struct conn *conn, struct engine *engine);
 
 /*
  * Spins for the ring of a connection, no longer than `until`, while that pays. The kernel is asked about fds in between, if

@@ -47,6 +47,7 @@ struct receive {
 	bool has_looked;  /* for raw bytes; or is to wait for some without that */
 	bool later;	  /* it may return before its bytes are there */
 	bool found_cut;	  /* the stream ended where it should not, at the last look */
+	bool rests_not;	  /* it sleeps by the socket alone */
 	unsigned int nothing;
 };
 
@@ -192,7 +193,7 @@ static int take(struct receive *receive, const struct iovec *iov, int count, siz
 	if (!lock_take(&engine->in, &hold))
 		return -EDEADLK;
 	lane_reads(in, true);
-	if (far_look(receive->conn, engine, receive->fd) < 0) {
+	if (far_look_quickly(receive->conn, engine, receive->fd) < 0) {
 		lock_give(&engine->in, &hold);
 		return -ECONNRESET;
 	}
@@ -284,23 +285,82 @@ static bool may_wait(const struct receive *receive)
 		conn_waits(receive->fd, receive->flags));
 }
 
-/* What the socket has besides: looks, or waits in the kernel. Returns > 0 for bytes, 0 at the end, or -errno. */
+#define WOKEN 2 /* by the ring */
+
+static ssize_t look_at_socket(const struct receive *receive)
+{
+	char byte;
+	long got = sys_call(SYS_recvfrom, receive->fd, (long)&byte, 1, MSG_PEEK | MSG_DONTWAIT, 0, 0);
+
+	if (got > 0)
+		far_kernel_told(receive->engine);
+	return got;
+}
+
+/* Sleeps until either has something. Returns 0, or -EINTR where the kernel's receive would have ended with it. */
+static int sleep_for_both(struct pollfd both[2])
+{
+	uint32_t ran = signals_run, ended = signals_end_calls;
+
+	for (;;) {
+		uint64_t until = trim_before_sleep(UINT64_MAX), now = until == UINT64_MAX ? 0 : clock_now();
+		uint64_t left = until > now ? until - now : 0;
+		struct timespec time = { (time_t)(left / NS_PER_SEC), (long)(left % NS_PER_SEC) };
+		int rc = real.ppoll(both, 2, until == UINT64_MAX ? NULL : &time, NULL);
+
+		if (rc > 0)
+			return 0;
+		/* A handler that nobody has counted may be one that ends calls. */
+		if (rc < 0 && (errno != EINTR || signals_end_calls != ended || signals_run == ran))
+			return -EINTR;
+		ran = signals_run;
+	}
+}
+
+/* Waits for the socket and the device of a peer on another host. Returns as ask_kernel(), or WOKEN. */
+static ssize_t rest(struct receive *receive, struct engine_sleep *sleep)
+{
+	struct pollfd both[2] = { { .fd = receive->fd, .events = POLLIN | POLLRDHUP },
+				  { .fd = sleep->link, .events = POLLIN } };
+	ssize_t got = sleep_for_both(both);
+
+	if (got < 0)
+		return got;
+	sleep->told = both[1].revents;
+	if (!both[0].revents)
+		return WOKEN;
+	far_kernel_told(receive->engine);
+	if (both[0].revents == POLLIN)
+		return 1;
+	got = look_at_socket(receive);
+	/* Notices of the error queue end no receive. */
+	receive->rests_not = got == -EAGAIN;
+	return got == -EAGAIN ? 1 : got;
+}
+
+/* What the socket has besides: looks, or waits in the kernel. Returns 1 for bytes, WOKEN, 0 at the end, or -errno. */
 static ssize_t ask_kernel(struct receive *receive, bool waits)
 {
 	ssize_t got;
 	char byte;
 
 	if (!waits)
-		return sys_call(SYS_recvfrom, receive->fd, (long)&byte, 1, MSG_PEEK | MSG_DONTWAIT, 0, 0);
+		return look_at_socket(receive);
 	{
 		__attribute__((cleanup(engine_wakes))) struct engine_sleep sleep = { 0 };
 
-		if (engine_sleeps(receive->conn, receive->fd, &sleep))
-			return 1;
+		bool rests = !receive->rests_not && far_is(receive->engine) && far_may_rest(receive->conn, receive->fd);
+
+		if (engine_sleeps(receive->conn, receive->fd, rests, &sleep))
+			return WOKEN;
+		if (sleep.link >= 0)
+			return rest(receive, &sleep);
 		got = trim_in_sleep(receive->fd);
 		if (got)
 			return got;
 		got = real.recv(receive->fd, &byte, 1, MSG_PEEK);
+		if (got > 0)
+			far_kernel_told(receive->engine);
 		return got < 0 ? -errno : got;
 	}
 }
@@ -360,6 +420,8 @@ static ssize_t wait_for_more(struct receive *receive)
 			return -EAGAIN;
 	}
 	rc = ask_kernel(receive, waits);
+	if (rc == WOKEN)
+		return 1;
 	if (rc > 0)
 		return ++receive->nothing < NOTHING_MAX ? 1 : -ECONNRESET;
 	if (rc == -EAGAIN || rc == -EINTR)
@@ -388,6 +450,7 @@ static ssize_t run(struct receive *receive, int first)
 {
 	for (ssize_t rc = first;; rc = take_wanted(receive)) {
 		if (rc == TOOK_BYTES) {
+			receive->nothing = 0;
 			if (!(receive->flags & MSG_WAITALL) || receive->flags & MSG_PEEK || !receive->left)
 				return (ssize_t)receive->done;
 			continue;

@@ -116,7 +116,20 @@ void engine_watch(struct conn *conn, int fd)
 	engine_leave(conn);
 }
 
-bool engine_sleeps(struct conn *conn, int fd, struct engine_sleep *sleep)
+/* Arms the lane, or the device. Under the lock. Returns whether there is something. */
+static bool begin_sleep(struct conn *conn, struct engine *engine, bool polls, struct engine_sleep *sleep)
+{
+	*sleep = (struct engine_sleep){ conn, engine, -1, false };
+	if (polls && engine_reads(engine) && far_is(engine))
+		sleep->link = far_rests(conn, engine);
+	if (sleep->link >= 0)
+		return !lane_is_empty(&engine->channel.in);
+	/* Counted before they have met, too: they may meet while this thread sleeps. */
+	atomic_fetch_add(&engine->sleepers, 1);
+	return engine_reads(engine) && !arm_lane(conn, engine);
+}
+
+bool engine_sleeps(struct conn *conn, int fd, bool polls, struct engine_sleep *sleep)
 {
 	struct engine *engine = engine_enter(conn, fd);
 	struct lock_hold hold;
@@ -128,24 +141,39 @@ bool engine_sleeps(struct conn *conn, int fd, struct engine_sleep *sleep)
 		engine_leave(conn);
 		return false;
 	}
-	/* Counted before they have met, too: they may meet while this thread sleeps. */
-	atomic_fetch_add(&engine->sleepers, 1);
-	*sleep = (struct engine_sleep){ conn, engine };
 	if (engine_reads(engine)) {
-		far_look(conn, engine, fd);
+		far_look_quickly(conn, engine, fd);
 		pass_marks(&engine->channel.in);
-		far_look(conn, engine, fd); /* behind a move there is something else in the stream */
-		ready = !arm_lane(conn, engine);
+		far_look_quickly(conn, engine, fd); /* behind a move there is something else in the stream */
 	}
+	ready = begin_sleep(conn, engine, polls, sleep);
 	lock_give(&engine->in, &hold);
 	return ready;
+}
+
+int engine_rests(struct conn *conn, struct engine *engine)
+{
+	struct lock_hold hold;
+	int link = -1;
+
+	if (!engine_reads(engine) || !lock_take(&engine->in, &hold))
+		return -1;
+	far_look_quickly(conn, engine, conn_fd(conn));
+	pass_marks(&engine->channel.in);
+	if (engine_reads(engine))
+		link = far_rests(conn, engine);
+	lock_give(&engine->in, &hold);
+	return link;
 }
 
 void engine_wakes(struct engine_sleep *sleep)
 {
 	if (!sleep->conn)
 		return;
-	atomic_fetch_sub(&sleep->engine->sleepers, 1);
+	if (sleep->link >= 0)
+		far_rises(sleep->conn, sleep->engine, sleep->told);
+	else
+		atomic_fetch_sub(&sleep->engine->sleepers, 1);
 	engine_leave(sleep->conn);
 	sleep->conn = NULL;
 }
@@ -178,7 +206,7 @@ enum engine_ready engine_look(struct conn *conn, int fd)
 		atomic_store(&engine->kernel_told, true);
 		far_look(conn, engine, fd);
 		pass_marks(in);
-		far_look(conn, engine, fd);
+		far_look_quickly(conn, engine, fd);
 		engine_strip(conn, engine, fd);
 		if (!lane_is_empty(in))
 			ready = ENGINE_READABLE;

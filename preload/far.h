@@ -15,8 +15,8 @@
  *  - A TAKEOVER that was not answered when the queue pair broke has not happened. The sender then goes on with the very byte that
  *    it had in hand at the time; the codes are other values than that byte, so that a consumer that has seen the TAKEOVER, and
  *    nothing behind it, finds out by the first byte.
- *  - A consumer that goes to sleep says up to where it has looked (`waits`, `seen`); the producer rings if it has put more, and
- *    so does its agent.
+ *  - A consumer that goes to sleep by the socket alone says up to where it has looked (`waits`, `seen`); the producer rings if it has
+ *    put more, and so does its agent. One that can poll the device's descriptor, too, says nothing (far_rests()).
  *
  * The connecting end listens with rdma_cm at the connection's own address and port, and the process that uses the
  * accepted socket connects to that, from there: so it is found after a fork and by workers that share a listener. What one
@@ -129,6 +129,14 @@ static inline int far_look(struct conn *conn, struct engine *engine, int fd)
 	return far_is(engine) ? far_look_there(conn, engine, fd) : 0;
 }
 
+/* The same for a receive, which need not look at the TCP stream unless something may be there. */
+int far_look_quickly_there(struct conn *conn, struct engine *engine, int fd);
+
+static inline int far_look_quickly(struct conn *conn, struct engine *engine, int fd)
+{
+	return far_is(engine) ? far_look_quickly_there(conn, engine, fd) : 0;
+}
+
 /* Whether what is in the stream now can't be data. */
 static inline bool far_is_control(const struct engine *engine)
 {
@@ -150,6 +158,23 @@ static inline void far_took(struct conn *conn, const struct engine *engine)
 
 /* After lane_arm(). Returns lane_is_empty() as of now. */
 bool far_arm(struct conn *conn, struct engine *engine);
+
+/* The kernel has told of something in the TCP stream: the next look looks there, too. */
+static inline void far_kernel_told(struct engine *engine)
+{
+	atomic_store_explicit(&engine->far.quiet, false, memory_order_relaxed);
+}
+
+/*
+ * In place of it, for one thread of a connection at a time: it is going to sleep until the ring has something, by a descriptor of the
+ * device, and the peer need not know. far_rests() returns that descriptor, to be polled beside the connection's if the ring is empty
+ * now; or -1: not here. Then far_rises() ends it, under the lock or not; told: the descriptor was readable.
+ */
+int far_rests(struct conn *conn, struct engine *engine);
+void far_rises(struct conn *conn, const struct engine *engine, bool told);
+
+/* Whether a receive may, too: one that ends after a time (SO_RCVTIMEO) is the kernel's. */
+bool far_may_rest(struct conn *conn, int fd);
 
 /* Cheap, without a lock: moves the lane's tail if something has come, and if the queue pair has not broken. */
 static inline void far_poll(struct conn *conn, const struct engine *engine)

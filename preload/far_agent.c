@@ -9,6 +9,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
+#include "common/clock.h"
 #include "common/room.h"
 #include "common/sys.h"
 #include "common/thread.h"
@@ -19,6 +20,7 @@
 
 #define STACK_BYTES (256 * 1024)
 #define ROUNDS 16
+#define TICK_MS 4 /* after which it looks whether the program serves yet what was left to it */
 
 enum { ABSENT, STARTING, RUNNING, FAILED };
 
@@ -26,6 +28,8 @@ static _Atomic int state;
 static int events = -1;
 static _Atomic int kick = -1;
 static struct far *_Atomic graveyard;
+static _Atomic bool ticks;
+static uint64_t ticked; /* ns */
 static struct pool pool = { .bytes = sizeof(struct far),
 			    .link = offsetof(struct far, next),
 			    .each = 16,
@@ -63,12 +67,22 @@ bool far_bury(struct conn *conn, struct channel *channel)
 	return true;
 }
 
+bool far_agent_ticks(void)
+{
+	return atomic_load(&ticks);
+}
+
+static void watch(struct far *far, int fd, int how)
+{
+	struct epoll_event event = { .events = EPOLLIN | EPOLLONESHOT, .data.ptr = far };
+
+	sys_call(SYS_epoll_ctl, events, how, fd, (long)&event, 0, 0);
+}
+
 void far_watch(struct far *far, int fd)
 {
-	struct epoll_event event = { .events = EPOLLIN, .data.ptr = far };
-
 	table_own_keep(fd);
-	sys_call(SYS_epoll_ctl, events, EPOLL_CTL_ADD, fd, (long)&event, 0, 0);
+	watch(far, fd, EPOLL_CTL_ADD);
 }
 
 static void serve_lanes(struct conn *conn, struct engine *engine, int fd)
@@ -112,8 +126,15 @@ static bool arm(struct far *far)
 
 static void serve_link(struct conn *conn, struct engine *engine, struct far *far, int fd)
 {
+	struct verbs_conn *link;
 	bool armed = false;
 
+	if (far_leaves_to_program(conn, engine, far)) {
+		atomic_store(&far->left, true);
+		return;
+	}
+	/* Before it arms: whoever takes its event from here on tells it. */
+	atomic_store(&far->left, false);
 	for (int i = 0; i < ROUNDS && !armed && atomic_load(&far->link); i++) {
 		far_verbs->woke(atomic_load(&far->link));
 		look_at_link(conn, engine, far, fd);
@@ -121,10 +142,10 @@ static void serve_link(struct conn *conn, struct engine *engine, struct far *far
 		/* What a thread of the program has taken from the device before there was an event to come. */
 		look_at_link(conn, engine, far, fd);
 	}
-	/* A broken one is readable for ever. */
-	if (atomic_load(&far->link) && far_verbs->state(atomic_load(&far->link), NULL) == VERBS_BROKEN)
-		sys_call(SYS_epoll_ctl, events, EPOLL_CTL_DEL, far_verbs->fd(atomic_load(&far->link)), 0, 0, 0);
-	else if (!armed)
+	link = atomic_load(&far->link);
+	if (link && far_verbs->state(link, NULL) != VERBS_BROKEN) /* a broken one is readable for ever */
+		watch(far, far_verbs->fd(link), EPOLL_CTL_MOD);
+	if (link && !armed)
 		far_kick();
 }
 
@@ -138,8 +159,11 @@ static void serve_engine(struct conn *conn)
 		return;
 	if (far && atomic_exchange(&far->asked, false))
 		far_try_to_reach(conn, engine, far);
-	if (far && far->listener)
+	if (far && far->listener) {
 		far_take_visitor(conn, engine, far);
+		if (far->listener)
+			watch(far, far_verbs->listener_fd(far->listener), EPOLL_CTL_MOD);
+	}
 	if (far && atomic_load(&far->link))
 		serve_link(conn, engine, far, fd);
 	engine_leave(conn);
@@ -212,6 +236,42 @@ static bool anybody_owes(void)
 	return false;
 }
 
+/* Whether the program may stop to serve some that were left to it, with no thread that would tell. */
+static bool any_to_look_after(void)
+{
+	struct conn *conn;
+
+	for (uint32_t at = 0; (conn = conn_next(&at));) {
+		const struct far *far = conn->far;
+
+		if (far && atomic_load(&far->left) && !atomic_load(&far->rests))
+			return true;
+	}
+	return false;
+}
+
+/* Takes back what the program does not serve any more. */
+static void tick(void)
+{
+	struct conn *conn;
+
+	ticked = clock_now();
+	for (uint32_t at = 0; (conn = conn_next(&at));) {
+		struct far *far = conn->far;
+
+		if (far && atomic_load(&far->left) && !atomic_load(&far->rests) && !atomic_exchange(&far->used, false))
+			serve(conn);
+	}
+}
+
+/* A thread that ends its rest asks for it if there are no ticks: one of the two sees the other. */
+static void decide_on_ticks(void)
+{
+	atomic_store(&ticks, any_to_look_after());
+	if (!atomic_load(&ticks))
+		atomic_store(&ticks, any_to_look_after());
+}
+
 static void *agent_run(void *unused)
 {
 	struct epoll_event ready[32];
@@ -220,7 +280,16 @@ static void *agent_run(void *unused)
 	load();
 	for (;;) {
 		bool owes = anybody_owes();
-		long count = sys_call(SYS_epoll_pwait, events, (long)ready, 32, owes ? 5 : -1, 0, 8);
+		long count;
+
+		decide_on_ticks();
+		count = sys_call(SYS_epoll_pwait, events, (long)ready, 32,
+				 atomic_load(&ticks) ? TICK_MS :
+				 owes		     ? 5 :
+						       -1,
+				 0, 8);
+		if (atomic_load(&ticks) && clock_now() - ticked >= TICK_MS * NS_PER_MS)
+			tick();
 		bool all = owes;
 
 		for (long i = 0; i < count; i++) {

@@ -170,6 +170,14 @@ static bool is_void(const struct engine *engine, uint8_t first)
 	       first != FAR_CODE_RESUME(in->passed_codes);
 }
 
+/* One for each time that it was said that somebody waits, until it has come. */
+static bool awaits_bell(struct engine *engine)
+{
+	const struct lane_shared *in = lane_of(engine)->shared;
+
+	return atomic_load(&in->waits) & 1 && atomic_load(&in->bells_seen) == engine->far.armed_bells;
+}
+
 /* The lane is on the ring: what is in the stream are doorbells, as many as are there, and what ends the lane. */
 static void look_at_ring_stream(struct conn *conn, struct engine *engine, int fd)
 {
@@ -184,6 +192,7 @@ static void look_at_ring_stream(struct conn *conn, struct engine *engine, int fd
 		return;
 	}
 	got = peek(engine, fd, bytes, sizeof(bytes));
+	engine->far.quiet = got == -EAGAIN && !awaits_bell(engine);
 	while (bells < got && bytes[bells] == FAR_CODE_BELL(in->passed_codes))
 		bells++;
 	atomic_store(&in->shared->bells, atomic_load(&in->shared->bells_seen) + (uint64_t)bells);
@@ -225,16 +234,49 @@ static void skip(struct engine *engine, int fd)
 	}
 }
 
+/* Back on TCP: the producer takes over again when it knows that nothing is left in the ring. */
+static void tell_end(struct conn *conn, struct engine *engine)
+{
+	uint64_t head = atomic_load_explicit(&lane_of(engine)->shared->head, memory_order_relaxed);
+	struct verbs_conn *link = far_link(conn);
+
+	if (from_ring(engine) || head == engine->far.told_end || !link)
+		return;
+	engine->far.told_end = head;
+	far_verbs->credit(link, VERBS_NOW);
+}
+
+bool far_look_at_ring(struct conn *conn, struct engine *engine)
+{
+	bool up;
+
+	far_poll(conn, engine);
+	up = far_is_up(conn, engine);
+	look_at_moves(conn, engine);
+	tell_reader(conn, engine);
+	note_end_of_ring(engine);
+	tell_end(conn, engine);
+	far_took_notices(conn, engine, true);
+	return up;
+}
+
+int far_look_quickly_there(struct conn *conn, struct engine *engine, int fd)
+{
+	struct far_part *far = &engine->far;
+
+	if (far->quiet && from_ring(engine) && !far->left && !far->expects && !far->skip &&
+	    far_look_at_ring(conn, engine) && !far->left)
+		return far->nonsense ? -ECONNRESET : 0;
+	return far_look_there(conn, engine, fd);
+}
+
 int far_look_there(struct conn *conn, struct engine *engine, int fd)
 {
 	struct far_part *far = &engine->far;
 	struct lane *in = lane_of(engine);
 
-	far_poll(conn, engine);
-	far_is_up(conn, engine);
-	look_at_moves(conn, engine);
-	tell_reader(conn, engine);
-	note_end_of_ring(engine);
+	far_look_at_ring(conn, engine);
+	far->quiet = false;
 	if (far->expects)
 		look_behind_switch(conn, engine, fd);
 	else if (from_ring(engine) && !lane_has_left(in))
@@ -370,6 +412,7 @@ bool far_arm(struct conn *conn, struct engine *engine)
 		return lane_is_empty(in);
 	look_at_moves(conn, engine);
 	/* Said once for each time that it was heard: the last word stands until there is more. */
+	far_kernel_told(engine);
 	if (!(waits & 1) || atomic_load(&in->shared->seen) != engine->far.armed_at ||
 	    atomic_load(&in->shared->bells_seen) != engine->far.armed_bells) {
 		atomic_store(&in->shared->waits, waits + (waits & 1 ? 2 : 1));

@@ -33,13 +33,18 @@ struct far {
 	struct channel channel;
 	_Atomic bool asked; /* by a data call: to be reached */
 	_Atomic bool stuck; /* bytes are put that the device did not take: the agent pushes */
+	_Atomic bool rests; /* a thread of the program sleeps by the device's descriptor */
+	_Atomic bool used;  /* has done so, or has waited otherwise, since the agent looked */
+	_Atomic bool left;  /* by the agent, to the program: the agent is not armed */
 	/* Under the lock `out`, and the agent's when it is buried: */
 	struct far_exposed exposed[SOURCE_SLOTS], area, slots;
 	void *page; /* where the slots are; before they begin: NULL */
 	struct far_trial trial;
 	/* The agent's: */
 	uint32_t tries;
-	uint64_t since; /* ns: of the present try */
+	uint64_t since;		 /* ns: of the present try */
+	uint32_t waits;		 /* the peer's, at the last look */
+	uint64_t restless_since; /* ns: it has asked for a doorbell */
 };
 
 extern const struct verbs_table *far_verbs; /* NULL until the agent has it */
@@ -55,10 +60,21 @@ static inline struct verbs_conn *far_link(const struct conn *conn)
  */
 bool far_is_up(struct conn *conn, struct engine *engine);
 
-/* The agent: it is to look; it can't be had any more; it is to look when the descriptor is readable. */
+/* The agent: it is to look; it can't be had any more; it is to look when the descriptor is readable, the first time. */
 void far_kick(void);
 bool far_failed(void);
 void far_watch(struct far *far, int fd);
+
+/* A thread of the program has taken an event from the device, or notices alone; looks: and now looks what came to the ring. */
+void far_took_event(struct conn *conn, const struct engine *engine);
+void far_took_notices(struct conn *conn, const struct engine *engine, bool looks);
+
+/* For the agent: whether the program's threads take what comes, and it need not. And: whether it looks after those soon. */
+bool far_leaves_to_program(struct conn *conn, struct engine *engine, struct far *far);
+bool far_agent_ticks(void);
+
+/* What has come to the ring: of far_look(). Returns false if the queue pair has broken. Under the lock `in`. */
+bool far_look_at_ring(struct conn *conn, struct engine *engine);
 
 /* The agent's steps: loads the plug-in; a connection to be reached; somebody may have come to an offer; the queue pair is opening. */
 bool far_load(void);

@@ -155,12 +155,15 @@ void far_sleep(struct conn *conn, int ms)
 
 	if (link) {
 		look.fd = far_verbs->fd(link);
-		if (!far_verbs->arm(link, VERBS_IN | VERBS_OUT | VERBS_SENT))
+		if (!far_verbs->arm(link, VERBS_IN | VERBS_OUT | VERBS_SENT)) {
+			far_took_notices(conn, atomic_load(&conn->engine), false);
 			return;
+		}
 	}
 	if (sys_call(SYS_poll, (long)&look, link ? 1 : 0, ms, 0, 0, 0) > 0) {
 		far_verbs->woke(link);
-		far_kick(); /* the event may have been what the agent sleeps for, and there is no other */
+		far_took_event(conn, atomic_load(&conn->engine));
+		far_took_notices(conn, atomic_load(&conn->engine), false);
 	}
 }
 

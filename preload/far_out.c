@@ -114,6 +114,7 @@ void far_hear(struct conn *conn, struct engine *engine)
 	uint32_t waits;
 
 	far_poll(conn, engine);
+	far_took_notices(conn, engine, false);
 	if (!atomic_load(&out->reader))
 		return; /* it is about to close */
 	waits = atomic_load(&out->waits);

@@ -41,7 +41,7 @@ struct far_part {
 	enum far_out out;
 	uint64_t confirm;	  /* ring position that the peer has to have seen */
 	uint64_t since;		  /* ns: since when it is waited for */
-	uint32_t rung;		  /* of the peer's `waits`: answered by a doorbell */
+	_Atomic uint32_t rung;	  /* of the peer's `waits`: answered by a doorbell */
 	uint64_t entry, entry_at; /* behind the last TAKEOVER: ring position, and the stream's */
 	uint64_t resend_at;	  /* OWES: stream position of the next byte */
 	uint64_t resend_to;
@@ -52,13 +52,16 @@ struct far_part {
 	uint8_t frame[FAR_FRAME_BYTES];
 	uint32_t frame_left;
 	/* Under the lock `in`. */
-	uint64_t looked;  /* ring position up to which the moves are known */
-	uint64_t entered; /* behind the last TAKEOVER; nothing is behind it as long as the ring ends there */
+	_Atomic uint64_t looked; /* ring position up to which the moves are known */
+	uint64_t entered;	 /* behind the last TAKEOVER; nothing is behind it as long as the ring ends there */
 	uint64_t armed_at, armed_bells; /* what was seen when it was told last that somebody waits */
 	uint32_t told;			/* of reader and raw */
 	uint32_t told_passed;		/* sources */
-	bool owes_word;			/* that a move is known */
-	uint64_t left;			/* behind the last SWITCH; 0: none that was not passed */
+	uint64_t told_end;		/* the head, when the lane was last on TCP */
+	_Atomic bool
+		quiet; /* the TCP stream had nothing, and no doorbell is asked for: the kernel tells of what comes there */
+	bool owes_word; /* that a move is known */
+	uint64_t left;	/* behind the last SWITCH; 0: none that was not passed */
 	uint32_t left_bells;
 	bool expects;  /* behind a SWITCH: FAR_GO or FAR_RESUME is next in the stream */
 	uint64_t skip; /* bytes of the stream that are here already */

@@ -12,11 +12,13 @@
 #include "preload/defer.h"
 #include "preload/engine_in.h"
 #include "preload/far.h"
+#include "preload/hot_rest.h"
 #include "preload/real.h"
 #include "preload/spread.h"
 
-#define HOT_MAX 240	      /* more active connections than that in one set are cold */
-#define IDLE_MAX 8	      /* sleeps after which one that had nothing stays cold */
+#define HOT_MAX 240 /* more active connections than that in one set are cold */
+#define IDLE_MAX 8  /* sleeps after which one that had nothing stays cold */
+#define IDLE_MAX_AT_REST 1000
 #define KERNEL_EVERY_NS 20000 /* the kernel's events wait no longer than that behind those of rings */
 #define READS (EPOLLIN | EPOLLRDNORM)
 #define WRITES (EPOLLOUT | EPOLLWRNORM)
@@ -38,6 +40,7 @@ struct hot {
 	uint32_t spin_ns;
 	uint32_t spin_skip;
 	_Atomic uint64_t kernel_asked;
+	struct hot_rest rest;
 	struct hot_entry entry[HOT_MAX];
 };
 
@@ -86,6 +89,7 @@ static struct hot *list_of(struct set *set)
 	if (!hot)
 		return NULL;
 	hot->spin_ns = (uint32_t)settings.spin_us * 1000;
+	hot->rest.fd = -1;
 	enter_all(hot);
 	if (atomic_compare_exchange_strong(&set->hot, &none, hot))
 		return hot;
@@ -102,6 +106,7 @@ void hot_after_fork(void)
 		atomic_store(&hot->lock.word, 0);
 		hot->count = 0;
 		hot->sleepers = 0;
+		hot_rest_close(&hot->rest); /* what is in it is the parent's */
 	}
 }
 
@@ -117,6 +122,7 @@ void hot_free(struct set *set)
 	if (!hot)
 		return;
 	leave_all(hot);
+	hot_rest_close(&hot->rest);
 	sys_call(SYS_munmap, (long)hot, sizeof(*hot), 0, 0, 0, 0);
 }
 
@@ -152,6 +158,7 @@ static bool may_be_hot(const struct conn *conn, const struct watch *watch)
 /* Cold for the time of a sleep, or for good. Under the list's lock. */
 static void cool(const struct hot_entry *entry)
 {
+	hot_rest_ends(entry->conn, entry->watch);
 	entry->watch->hot = false;
 	hot_attend(entry->conn, entry->watch, true);
 }
@@ -185,6 +192,7 @@ bool hot_add(struct conn *conn, struct watch *watch)
 static void leave_place(struct hot *hot, uint32_t at)
 {
 	put_at(hot->entry[at].watch, 0);
+	hot_rest_leaves(&hot->rest, hot->entry[at].watch);
 	if (at == --hot->count)
 		return;
 	hot->entry[at] = hot->entry[hot->count];
@@ -385,7 +393,10 @@ bool hot_has_news(struct set *set)
 	return news;
 }
 
-/* The event of an entry. A level-triggered registration is told of room, too, if it asks. */
+/*
+ * The event of an entry. A level-triggered registration is told of room, too, if it asks; an edge-triggered one where the kernel's
+ * edge, with a doorbell, would have told of it.
+ */
 static struct epoll_event event_of(const struct hot_entry *entry)
 {
 	struct watch *watch = entry->watch;
@@ -393,7 +404,7 @@ static struct epoll_event event_of(const struct hot_entry *entry)
 	struct pollfd look = { .fd = conn_fd(entry->conn), .events = POLLOUT };
 
 	watch->seen_tail = atomic_load_explicit(&lane_of(entry)->shared->tail, memory_order_acquire);
-	if (watch->event.events & WRITES && !(watch->event.events & EPOLLET) &&
+	if (watch->event.events & WRITES && (watch->link || !(watch->event.events & EPOLLET)) &&
 	    sys_call(SYS_poll, (long)&look, 1, 0, 0, 0, 0) == 1 && look.revents & POLLOUT)
 		event.events |= watch->event.events & WRITES;
 	return event;
@@ -477,6 +488,12 @@ void hot_has_spun(struct set *set, bool paid)
 	}
 }
 
+/* What stays hot without a doorbell may be quiet for longer. */
+static bool is_idle(const struct hot_entry *entry)
+{
+	return entry->idle > (entry->watch->link ? IDLE_MAX_AT_REST : IDLE_MAX);
+}
+
 /* All are hot again, but for those that had nothing for a while: they are armed, and stay cold. Under the list's lock. */
 static void heat_all(struct hot *hot, uint32_t slept)
 {
@@ -484,37 +501,71 @@ static void heat_all(struct hot *hot, uint32_t slept)
 		struct hot_entry *entry = &hot->entry[i - 1];
 
 		entry->idle += slept;
-		if (entry->idle > IDLE_MAX && engine_arm(entry->conn, atomic_load(&entry->conn->engine)))
-			leave_place(hot, i - 1);
-		else
+		if (is_idle(entry)) {
+			cool(entry);
+			if (engine_arm(entry->conn, engine_of(entry))) {
+				leave_place(hot, i - 1);
+				continue;
+			}
+		}
+		hot_rest_ends(entry->conn, entry->watch);
+		if (!entry->watch->hot)
 			heat(entry);
 	}
 }
 
-bool hot_sleeps(struct set *set, int set_fd)
+/* Makes sure that what comes wakes who sleeps. Returns whether there is something already. */
+static bool watch_entry(struct hot *hot, struct hot_entry *entry)
+{
+	if (!hot->sleepers && hot_rest_begins(&hot->rest, entry->conn, entry->watch))
+		return has_news(entry);
+	if (entry->watch->hot)
+		cool(entry);
+	hot_rest_leaves(&hot->rest, entry->watch);
+	return !engine_arm(entry->conn, engine_of(entry)) && has_news(entry);
+}
+
+/* The same for all; behind one that has something it does not matter. */
+static bool watch_all(struct hot *hot)
+{
+	bool news = false;
+
+	hot->rest.crowded |= hot->sleepers > 0;
+	for (uint32_t i = 0; i < hot->count && !news; i++)
+		news = watch_entry(hot, &hot->entry[i]);
+	return news;
+}
+
+bool hot_sleeps(struct set *set, int set_fd, int *more)
 {
 	struct hot *hot = list_of(set);
 	struct lock_hold hold;
-	bool news = false;
+	bool news;
 
+	*more = -1;
 	if (!hot || !lock_take(&hot->lock, &hold))
 		return true;
-	for (uint32_t i = 0; i < hot->count && !hot->sleepers; i++)
-		cool(&hot->entry[i]);
-	for (uint32_t i = 0; i < hot->count && !news; i++) {
-		struct conn *conn = hot->entry[i].conn;
-
-		news = !engine_arm(conn, atomic_load(&conn->engine)) && has_news(&hot->entry[i]);
-	}
-	news = news || atomic_load(&set->overdue);
+	news = watch_all(hot) || atomic_load(&set->overdue);
 	if (!news) {
 		hot->sleepers++;
 		hot->set_fd = set_fd;
+		*more = hot->rest.crowded ? -1 : hot->rest.fd;
 	} else if (!hot->sleepers) {
 		heat_all(hot, 0);
 	}
 	lock_give(&hot->lock, &hold);
 	return !news;
+}
+
+void hot_device_told(struct set *set)
+{
+	struct hot *hot = list_there_is(set);
+	struct lock_hold hold;
+
+	if (!hot || !lock_take(&hot->lock, &hold))
+		return;
+	hot_rest_told(&hot->rest);
+	lock_give(&hot->lock, &hold);
 }
 
 void hot_wakes(struct set *set)

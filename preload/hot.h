@@ -5,8 +5,8 @@
  * stream is what the kernel's set sees.
  *
  * A connection becomes hot when it has been told readable, or enters a set, and cold when a thread is about to sleep in the
- * kernel. While a thread sleeps there nothing in the set is hot: what comes must wake it, even if another thread looks on. So
- * a connection is never hot that a second process, a set of sets, or a one-shot registration is concerned with.
+ * kernel. While a thread sleeps there nothing in the set is hot, but for what wakes it in another way (hot_rest.h): what comes must
+ * wake it, even if another thread looks on. So a connection is never hot that a second process, a set of sets, or a one-shot registration is concerned with.
  *
  * Locks: a connection's lock comes before a list's, and that before an engine's.
  */
@@ -47,8 +47,12 @@ void hot_kernel_asked(struct set *set);
 uint32_t hot_spin_ns(struct set *set);
 void hot_has_spun(struct set *set, bool paid);
 
-/* Before a sleep in the kernel. Returns false if there is something: then there is none. */
-bool hot_sleeps(struct set *set, int set_fd);
+/*
+ * Before a sleep in the kernel. Returns false if there is something: then there is none. *more: a descriptor to be polled beside the set,
+ * or -1; it was readable: hot_device_told().
+ */
+bool hot_sleeps(struct set *set, int set_fd, int *more);
+void hot_device_told(struct set *set);
 void hot_wakes(struct set *set);
 
 /* A registration that was made or changed: it becomes hot, or is armed; what its ring has already is told. */

@@ -41,7 +41,7 @@
 
 #define VERBS_LIBRARY "libzc-verbs.so"
 #define VERBS_SYMBOL "zc_verbs" /* a struct verbs_table */
-#define VERBS_TABLE_VERSION 4u
+#define VERBS_TABLE_VERSION 5u
 
 /* Why there is no connection, or no longer one. */
 #define VERBS_TROUBLES(TROUBLE)                                                                                        \
@@ -188,6 +188,13 @@ struct verbs_table {
 	 * the peer has so told, whatever else has come. Returns true to sleep, false: poll() has something now.
 	 */
 	bool (*arm)(struct verbs_conn *conn, unsigned int what);
+	/*
+	 * A thread's sleep for the lane in, by fd(): as arm(VERBS_IN | VERBS_OUT), and until rise() what fd() tells of notices is there for
+	 * this thread, whoever calls woke(). Returns 0: look at the lane once more, then sleep; -EBUSY (another thread does) or -ENOTCONN.
+	 * rise() ends it; told: fd() was readable.
+	 */
+	int (*rest)(struct verbs_conn *conn);
+	void (*rise)(struct verbs_conn *conn, bool told);
 	void (*positions)(struct verbs_conn *conn, struct verbs_positions *out);
 
 	/*

@@ -168,17 +168,21 @@ static void read_device(struct ibv_context *context)
 	verbs_give(&all_lock, held);
 }
 
-static void read_completions(struct verbs_conn *conn)
+/* Takes one event. Returns whether there was one. */
+static bool read_completion(struct verbs_conn *conn)
 {
 	struct ibv_cq *cq;
 	void *context;
 
-	while (!ibv_get_cq_event(conn->channel, &cq, &context)) {
-		if (cq == conn->cq_in)
-			conn->cq_events_in++;
-		else
-			conn->cq_events_out++;
+	if (!conn->channel || ibv_get_cq_event(conn->channel, &cq, &context))
+		return false;
+	if (cq == conn->cq_in) {
+		conn->cq_events_in++;
+		conn->armed = false;
+	} else {
+		conn->cq_events_out++;
 	}
+	return true;
 }
 
 static void read_events(struct verbs_conn *conn)
@@ -201,7 +205,8 @@ int verbs_woke(struct verbs_conn *conn)
 		if (ready[i].data.u32 == WATCHED_EVENTS)
 			read_events(conn);
 		else if (ready[i].data.u32 == WATCHED_COMPLETIONS)
-			read_completions(conn);
+			while (!conn->resting && read_completion(conn))
+				;
 		else
 			context = conn->qp ? conn->id->verbs : NULL;
 	}
@@ -209,6 +214,35 @@ int verbs_woke(struct verbs_conn *conn)
 	if (context)
 		read_device(context);
 	return verbs_poll(conn);
+}
+
+int verbs_rest(struct verbs_conn *conn)
+{
+	int rc = 0, held = verbs_take(&conn->lock);
+
+	if (conn->resting)
+		rc = -EBUSY;
+	else if (conn->qp && !conn_is_broken(conn) && conn_arm(conn) < 0)
+		conn_break(conn, VERBS_FAILED);
+	conn_poll(conn);
+	if (!rc && (!conn->qp || conn_is_broken(conn)))
+		rc = -ENOTCONN;
+	if (!rc)
+		conn->resting = true;
+	verbs_give(&conn->lock, held);
+	return rc;
+}
+
+void verbs_rise(struct verbs_conn *conn, bool told)
+{
+	bool by_other;
+	int held = verbs_take(&conn->lock);
+
+	by_other = told && !read_completion(conn);
+	conn->resting = false;
+	verbs_give(&conn->lock, held);
+	if (by_other)
+		verbs_woke(conn);
 }
 
 void verbs_give_up(struct verbs_conn *conn)

@@ -77,6 +77,8 @@ struct verbs_conn {
 	struct ibv_comp_channel *channel;
 	struct ibv_cq *cq_in, *cq_out;
 	uint32_t cq_events_in, cq_events_out; /* taken and to be acknowledged */
+	bool armed;			      /* for the next notice, whose event was not taken yet */
+	bool resting;			      /* a thread sleeps for one: the event is its own */
 	int fd;				      /* epoll of all that tells something */
 	struct domain *domain;
 	struct ibv_mr *mr_ring_in, *mr_ring_out, *mr_line, *mr_scrap;
@@ -161,6 +163,8 @@ void meet_step(struct verbs_conn *conn, struct rdma_cm_event *event);
 enum verbs_state verbs_state(struct verbs_conn *conn, enum verbs_trouble *trouble);
 int verbs_fd(const struct verbs_conn *conn);
 int verbs_woke(struct verbs_conn *conn);
+int verbs_rest(struct verbs_conn *conn);
+void verbs_rise(struct verbs_conn *conn, bool told);
 void verbs_give_up(struct verbs_conn *conn);
 void verbs_close(struct verbs_conn *conn);
 
@@ -170,6 +174,7 @@ ssize_t verbs_push(struct verbs_conn *conn, unsigned int how);
 int verbs_credit(struct verbs_conn *conn, unsigned int how);
 bool verbs_flushed(struct verbs_conn *conn);
 bool verbs_arm(struct verbs_conn *conn, unsigned int what);
+int conn_arm(struct verbs_conn *conn);
 void verbs_positions(struct verbs_conn *conn, struct verbs_positions *out);
 ssize_t verbs_get(struct verbs_conn *conn, const struct verbs_remote *from, size_t bytes, const struct iovec *iov,
 		  int count, size_t skip, uint64_t cookie);

@@ -420,13 +420,22 @@ int verbs_poll(struct verbs_conn *conn)
 	return found ? (int)found : conn_is_broken(conn) ? -ENOTCONN : 0;
 }
 
+/* Before an event is taken there is no use in asking for the next. */
+int conn_arm(struct verbs_conn *conn)
+{
+	if (!conn->armed && ibv_req_notify_cq(conn->cq_in, 0))
+		return -1;
+	conn->armed = true;
+	return 0;
+}
+
 bool verbs_arm(struct verbs_conn *conn, unsigned int what)
 {
 	bool sleeps;
 	int held = verbs_take(&conn->lock);
 
 	if (conn->qp && !conn_is_broken(conn) &&
-	    (ibv_req_notify_cq(conn->cq_in, what & VERBS_SOLICITED ? 1 : 0) ||
+	    ((what & VERBS_SOLICITED ? !conn->armed && ibv_req_notify_cq(conn->cq_in, 1) : conn_arm(conn)) ||
 	     ((what & (VERBS_GOT | VERBS_SENT)) && ibv_req_notify_cq(conn->cq_out, 0))))
 		conn_break(conn, VERBS_FAILED);
 	conn_poll(conn);

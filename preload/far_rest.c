@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Threads of the program that sleep until the peer's next notice comes (far.h), and what the agent leaves to them. Whoever takes an
+ * event from the device takes it from the agent, too: so it hears of that, unless it has left the connection to the program. It does
+ * so as long as threads of the program rest there again and again, and the peer asks for no doorbells: it then wakes no more for
+ * each notice, but looks after a moment whether the program has gone elsewhere.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+
+#include "common/clock.h"
+#include "common/sys.h"
+#include "preload/far_internal.h"
+
+#define RESTLESS_NS (100 * NS_PER_MS) /* behind the peer's last wish for a doorbell */
+
+static void uses(struct far *far)
+{
+	if (!atomic_load_explicit(&far->used, memory_order_relaxed))
+		atomic_store(&far->used, true);
+}
+
+/* The peer sleeps, and has not seen all. */
+static bool wants_bell(const struct engine *engine)
+{
+	const struct lane_shared *out = engine->channel.out.shared;
+	uint32_t waits = atomic_load(&out->waits);
+
+	return waits & 1 && waits != atomic_load(&engine->far.rung) &&
+	       atomic_load(&out->seen) != atomic_load(&out->tail) && atomic_load(&out->on_ring) &&
+	       atomic_load(&out->reader);
+}
+
+void far_took_notices(struct conn *conn, const struct engine *engine, bool looks)
+{
+	const struct far *far = conn->far;
+
+	if (!far || !atomic_load_explicit(&far->left, memory_order_relaxed))
+		return;
+	if (wants_bell(engine) ||
+	    (!looks && atomic_load(&engine->channel.in.shared->tail) != atomic_load(&engine->far.looked)))
+		far_kick();
+}
+
+void far_took_event(struct conn *conn, const struct engine *engine)
+{
+	struct far *far = conn->far;
+
+	uses(far);
+	if (!atomic_load(&far->left) || atomic_load(&far->stuck) || wants_bell(engine))
+		far_kick();
+}
+
+bool far_may_rest(struct conn *conn, int fd)
+{
+	struct timeval limit = { 0 };
+	socklen_t bytes = sizeof(limit);
+	int ends = atomic_load_explicit(&conn->recv_ends, memory_order_relaxed);
+
+	if (!ends) {
+		if (sys_call(SYS_getsockopt, fd, SOL_SOCKET, SO_RCVTIMEO, (long)&limit, (long)&bytes, 0) < 0)
+			return false;
+		ends = limit.tv_sec || limit.tv_usec ? 2 : 1;
+		atomic_store_explicit(&conn->recv_ends, ends, memory_order_relaxed);
+	}
+	return ends == 1;
+}
+
+int far_rests(struct conn *conn, struct engine *engine)
+{
+	struct verbs_conn *link = far_link(conn);
+
+	if (!link || atomic_load(&engine->far.state) != FAR_UP || atomic_load(&engine->holders.count) != 1 ||
+	    far_verbs->rest(link) < 0)
+		return -1;
+	atomic_store(&conn->far->rests, true);
+	uses(conn->far);
+	/* What came before the device was asked to tell comes with no event. */
+	if (!far_look_at_ring(conn, engine)) {
+		far_rises(conn, engine, false);
+		return -1;
+	}
+	return far_verbs->fd(link);
+}
+
+void far_rises(struct conn *conn, const struct engine *engine, bool told)
+{
+	struct far *far = conn->far;
+
+	far_verbs->rise(far_link(conn), told);
+	atomic_store(&far->rests, false);
+	if (told)
+		far_took_event(conn, engine);
+	else
+		uses(far);
+	if (atomic_load(&far->left) && !far_agent_ticks())
+		far_kick();
+}
+
+bool far_leaves_to_program(struct conn *conn, struct engine *engine, struct far *far)
+{
+	uint32_t waits;
+	uint64_t now;
+
+	if (!engine_met(engine) || atomic_load(&engine->far.state) != FAR_UP || atomic_load(&far->stuck) ||
+	    engine->far.out != FAR_OUT_FREE || (!atomic_load(&far->rests) && !atomic_load(&far->used)) ||
+	    far_verbs->state(atomic_load(&far->link), NULL) != VERBS_UP)
+		return false;
+	waits = atomic_load(&engine->channel.out.shared->waits);
+	now = clock_now();
+	if (waits != far->waits)
+		far->restless_since = now;
+	far->waits = waits;
+	return now - far->restless_since > RESTLESS_NS;
+}
