@@ -287,9 +287,12 @@ static bool go_home(unsigned int mine)
 	bool home = mine != atomic_load(&generation) || !guard_active();
 
 	if (home && mine == atomic_load(&generation)) {
-		if (untidy && !atomic_load(&guard_keeps_untidy))
+		int running = THREAD_RUNNING;
+
+		/* Whoever has started it and did not come to say so yet counts on it. */
+		home = atomic_compare_exchange_strong(&thread_state, &running, THREAD_NONE);
+		if (home && untidy && !atomic_load(&guard_keeps_untidy))
 			tidy();
-		atomic_store(&thread_state, THREAD_NONE);
 	}
 	guard_unlock(mask);
 	return home;
