@@ -24,7 +24,8 @@ import pytest
 
 PROGRAMS = pathlib.Path(__file__).parent / "programs"
 sys.path.insert(0, str(PROGRAMS))
-from bodies import write_bodies  # noqa: E402: the tests share it with the programs
+from address import ADDRESS  # noqa: E402,F401: the tests share it with the programs
+from bodies import write_bodies  # noqa: E402: as well
 
 ROOT = pathlib.Path(__file__).parents[2]
 BUILD = pathlib.Path(os.environ.get("ZC_BUILD", ROOT / "build" / "dev"))
@@ -33,6 +34,11 @@ PATHS = re.findall(r'^ZC_PATH\(\w+, "(\w+)"', (ROOT / "common/paths.def").read_t
 ALONE = {"copy", "sg", "zerocopy"}
 MODES = ["server", "client", "both"]
 IS_ROOT = os.geteuid() == 0
+# Where all of it runs between two hosts, in the lab (tests/vm/programs/apps): settings of the library, and how many times slower the
+# place is.
+SETTINGS = dict(setting.split("=", 1) for setting in os.environ.get("APPS_SETTINGS", "").split())
+SLOWNESS = int(os.environ.get("APPS_SLOWNESS", "1"))
+BETWEEN_HOSTS = ADDRESS != "127.0.0.1"
 SUBREAPER = 36
 # The path that is asked for shall be taken although the kernel copies on loopback, and although a busy machine makes
 # neighbouring sends come late.
@@ -73,7 +79,7 @@ def environment(**more):
     """The environment without the settings of whoever runs the tests."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ZC_")}
     kept.pop("LD_PRELOAD", None)
-    return kept | more
+    return kept | SETTINGS | more
 
 
 def free_port():
@@ -116,7 +122,7 @@ class Moved:
         self.processes = len(files)
         self.paths = {}
         self.reasons = {}
-        self.received = 0
+        self.received = self.rdma_meetings = 0
         for file in files:
             got = subprocess.run([bench.zc, "stat", "--json", file], capture_output=True, text=True, check=False,
                                  env=environment())
@@ -125,6 +131,7 @@ class Moved:
 
     def add(self, counted):
         self.received += counted["counters"]["receive_bytes"]
+        self.rdma_meetings += counted["counters"]["rdma_meetings"]
         for path, numbers in counted["paths"].items():
             self.paths[path] = self.paths.get(path, 0) + numbers["bytes"]
         for reason, times in counted["reasons"].items():
@@ -136,13 +143,15 @@ class Moved:
     def since(self, before):
         """What moved after `before` was taken of the same processes."""
         self.received -= before.received
+        self.rdma_meetings -= before.rdma_meetings
         self.paths = {path: count - before.paths.get(path, 0) for path, count in self.paths.items()}
         self.reasons = {reason: count - before.reasons.get(reason, 0) for reason, count in self.reasons.items()}
         return self
 
     def __repr__(self):
         reasons = {reason: times for reason, times in self.reasons.items() if times}
-        return f"{self.processes} processes sent {self.paths}, received {self.received}, because of {reasons}"
+        return (f"{self.processes} processes sent {self.paths}, received {self.received}, met {self.rdma_meetings} peers by RDMA, "
+                f"because of {reasons}")
 
     def check(self, path, sent, takes=(), lane=False):
         """Fails unless `sent` bytes were sent on `path`.
@@ -163,6 +172,7 @@ class Moved:
             assert path not in takes or self.paths[path] > 0, f"{path} was asked for, but {self}"
         elif path != "auto" and lane:
             assert any(count for name, count in self.paths.items() if name not in ALONE), f"no lane was taken: {self}"
+            assert self.rdma_meetings or not BETWEEN_HOSTS, f"nothing went over RDMA: {self}"
 
 
 def process_counters(bench, run):
@@ -195,7 +205,7 @@ class Run:
     def await_port(self, port, seconds=60):
         """Returns whether the program listens; False when it ended instead. A server sees nothing of this: some serve
         whoever comes first, and a connection would count."""
-        for _ in range(seconds * 50):
+        for _ in range(seconds * SLOWNESS * 50):
             if is_listening(port):
                 return not self.ended(0)
             if self.ended(20):
@@ -212,7 +222,7 @@ class Run:
 
     def check(self, sent, **expected):
         """What a call has sent is counted when it returns, and that may be after the peer has everything."""
-        until = time.monotonic() + 10
+        until = time.monotonic() + 10 * SLOWNESS
         moved = self.moved()
         while self.path not in (None, "tcp") and moved.total() < sent and time.monotonic() < until:
             time.sleep(0.02)
@@ -227,7 +237,7 @@ class Run:
         if self.pidfd is None:
             return self.process.returncode
         self.process.send_signal(kind)
-        clean = self.ended(10000)
+        clean = self.ended(10000 * SLOWNESS)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -240,7 +250,7 @@ class Ordered:
     """A program that does what it is told on its standard input, one thing after the other, says so in lines, and ends when it
     can be told nothing more."""
 
-    patience_s = 60
+    patience_s = 60 * SLOWNESS
 
     def __init__(self, bench, command, path, **keywords):
         self.run = Run(bench, command, path, bench.new_directory("stats"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -319,10 +329,10 @@ class Bench:
         run = Run(self, command, path, self.new_directory("stats"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                   stderr=subprocess.PIPE, **keywords)
         try:
-            run.output, run.errors = run.process.communicate(given, timeout)
+            run.output, run.errors = run.process.communicate(given, timeout * SLOWNESS)
         except subprocess.TimeoutExpired:
             stuck = " ".join(map(str, command))
-            raise AssertionError(f"not done after {timeout} s: {stuck}: {where(run.process.pid)}") from None
+            raise AssertionError(f"not done after {timeout * SLOWNESS} s: {stuck}: {where(run.process.pid)}") from None
         finally:
             run.end()
         assert status is None or run.process.returncode == status, (
@@ -332,7 +342,7 @@ class Bench:
     def await_success(self, command, seconds=60):
         """Runs a command natively again and again until it succeeds."""
         last = None
-        for _ in range(seconds * 20):
+        for _ in range(seconds * SLOWNESS * 20):
             last = self.run(command, status=None)
             if last.process.returncode == 0:
                 return

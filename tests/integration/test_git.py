@@ -5,7 +5,7 @@ import random
 import subprocess
 
 import pytest
-from apps import environment, need
+from apps import ADDRESS, environment, need
 
 BYTES = 1_000_000
 IDENTITY = ["-c", "user.name=Test", "-c", "user.email=test@example.org"]
@@ -35,7 +35,7 @@ def start_server(bench, path):
     commit_files(source)
     git(directory, "clone", "-q", "--bare", source, directory / "bare.git")
     server = bench.start(
-        lambda port: [need("git"), "daemon", "--listen=127.0.0.1", f"--port={port}", "--export-all", "--reuseaddr",
+        lambda port: [need("git"), "daemon", f"--listen={ADDRESS}", f"--port={port}", "--export-all", "--reuseaddr",
                       "--enable=receive-pack", f"--base-path={directory}", directory],
         path, env={"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"})
     server.repository = directory / "bare.git"
@@ -49,7 +49,7 @@ def clone(pairing):
 
 def test_clone_and_push_arrive(pairing, clone):
     keywords = {"env": {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}}
-    address = f"git://127.0.0.1:{pairing.server.port}/bare.git"
+    address = f"git://{ADDRESS}:{pairing.server.port}/bare.git"
     pairing.run([need("git"), "clone", "-q", address, clone], **keywords)
     git(clone, "fsck", "--full", "--strict")
     assert git(clone, "rev-parse", "HEAD") == git(pairing.server.repository, "rev-parse", "HEAD")

@@ -2,7 +2,7 @@
 """haproxy under the library in front of nginx, both on the same path: connections are reused, bodies are copied or spliced."""
 import pytest
 import test_nginx
-from apps import need
+from apps import ADDRESS, need
 
 CONFIGURATION = """
 defaults
@@ -13,15 +13,15 @@ defaults
 	http-reuse always
 
 listen copied
-	bind 127.0.0.1:{port}
+	bind {address}:{port}
 	use_backend spliced if {{ path_beg /spliced }}
 	http-request set-path %[path,regsub(^/copied,/read)]
-	server nginx 127.0.0.1:{nginx}
+	server nginx {address}:{nginx}
 
 backend spliced
 	option splice-auto
 	http-request set-path %[path,regsub(^/spliced,/sendfile)]
-	server nginx 127.0.0.1:{nginx}
+	server nginx {address}:{nginx}
 """
 
 
@@ -32,7 +32,7 @@ def start_server(bench, path):
 
     def command(port):
         configuration = directory / "haproxy.cfg"
-        configuration.write_text(CONFIGURATION.format(port=port, nginx=nginx.port))
+        configuration.write_text(CONFIGURATION.format(address=ADDRESS, port=port, nginx=nginx.port))
         return [program, "-db", "-f", configuration]
 
     return bench.start(command, path)

@@ -4,18 +4,18 @@ the sender's word with bytes still on their way; so both its own counts are comp
 import json
 
 import pytest
-from apps import need
+from apps import ADDRESS, need
 
 
 def start_server(bench, path):
     program = need("iperf3")
-    return bench.start(lambda port: [program, "-s", "-B", "127.0.0.1", "-p", port], path)
+    return bench.start(lambda port: [program, "-s", "-B", ADDRESS, "-p", port], path)
 
 
 def run_client(pairing, options):
     """A server that has not finished with the last client yet says that it is busy: the next one comes again."""
     while True:
-        client = pairing.run([need("iperf3"), "-c", "127.0.0.1", "-p", pairing.server.port, "-J", *options], status=None)
+        client = pairing.run([need("iperf3"), "-c", ADDRESS, "-p", pairing.server.port, "-J", *options], status=None)
         error = json.loads(client.output).get("error")
         if not error or "busy" not in error:
             assert not error and not client.process.returncode, error

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """nginx under the library: bodies up to 10 MB, read and by sendfile, asked for by Python and by curl, kept alive and pipelined."""
 import pytest
-from apps import IS_ROOT, need
+from apps import ADDRESS, IS_ROOT, need
 from bodies import SIZES, body
 
 CONFIGURATION = """
@@ -19,7 +19,7 @@ http {{
 	scgi_temp_path {directory}/temporary;
 	keepalive_timeout 60s;
 	server {{
-		listen 127.0.0.1:{port};
+		listen {address}:{port};
 		location /read {{ alias {bodies}; sendfile off; output_buffers 1 512k; }}
 		location /sendfile {{ alias {bodies}; sendfile on; tcp_nopush on; sendfile_max_chunk 512k; }}
 	}}
@@ -34,7 +34,7 @@ def start_server(bench, path):
     def command(port):
         configuration = directory / "nginx.conf"
         configuration.write_text(CONFIGURATION.format(
-            directory=directory, port=port, bodies=bench.bodies(), user="user www-data;" if IS_ROOT else ""))
+            directory=directory, address=ADDRESS, port=port, bodies=bench.bodies(), user="user www-data;" if IS_ROOT else ""))
         return [program, "-e", "stderr", "-p", directory, "-c", configuration]
 
     return bench.start(command, path)
@@ -50,7 +50,7 @@ def test_bodies_by_python(pairing, how, takes):
 @pytest.mark.parametrize("how", ["read", "sendfile"])
 def test_bodies_by_curl(pairing, how):
     program = need("curl")
-    addresses = [f"http://127.0.0.1:{pairing.server.port}/{how}/{size}" for size in SIZES]
+    addresses = [f"http://{ADDRESS}:{pairing.server.port}/{how}/{size}" for size in SIZES]
     client = pairing.run([program, "-sS", "--fail", *addresses])
     expected = b"".join(map(body, SIZES))
     assert client.output == expected

@@ -7,10 +7,10 @@ import pwd
 import random
 
 import pytest
-from apps import IS_ROOT, need
+from apps import ADDRESS, IS_ROOT, need
 
 CONFIGURATION = """
-ListenAddress 127.0.0.1:{port}
+ListenAddress {address}:{port}
 HostKey {directory}/host
 AuthorizedKeysFile {directory}/user.pub
 PidFile none
@@ -46,7 +46,7 @@ def start_server(bench, path):
 
     def command(port):
         configuration = directory / f"config-{port}"
-        configuration.write_text(CONFIGURATION.format(port=port, directory=directory))
+        configuration.write_text(CONFIGURATION.format(address=ADDRESS, port=port, directory=directory))
         return [program, "-D", "-e", "-f", configuration]
 
     return bench.start(command, path)
@@ -61,7 +61,7 @@ def options(pairing):
 
 def test_files_come_and_go(pairing, options):
     ssh, scp, sftp = need("ssh", "scp", "sftp")
-    host = f"{pwd.getpwuid(os.geteuid()).pw_name}@127.0.0.1"
+    host = f"{pwd.getpwuid(os.geteuid()).pw_name}@{ADDRESS}"
     file = pairing.bench.directory / "ssh" / "file"
     content = file.read_bytes()
     into = pairing.bench.new_directory("ssh")

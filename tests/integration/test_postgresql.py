@@ -7,7 +7,7 @@ import random
 import shutil
 import signal
 
-from apps import IS_ROOT, missing
+from apps import ADDRESS, IS_ROOT, missing
 
 USER = {"user": "postgres", "group": "postgres", "extra_groups": []} if IS_ROOT else {}
 SIZES = [1, 1000, 70_000, 1_000_000, 3_000_000]
@@ -26,10 +26,10 @@ def start_server(bench, path):
         bench.run([postgres("initdb"), "-D", made / "data", "-A", "trust", "-U", "postgres", "--no-sync"], cwd="/", **USER)
         (made / "data").rename(directory)
     server = bench.start(
-        lambda port: [postgres("postgres"), "-D", directory, "-p", port, "-c", "listen_addresses=127.0.0.1",
+        lambda port: [postgres("postgres"), "-D", directory, "-p", port, "-c", f"listen_addresses={ADDRESS}",
                       "-c", "unix_socket_directories=", "-c", "fsync=off", "-c", "shared_buffers=16MB"],
         path, quit_signal=signal.SIGINT, cwd="/", **USER)
-    address = ["-h", "127.0.0.1", "-p", server.port, "-U", "postgres", "postgres"]
+    address = ["-h", ADDRESS, "-p", server.port, "-U", "postgres", "postgres"]
     # Its socket listens before it is ready to serve.
     bench.await_success([postgres("psql"), *address, "-c", "SELECT 1"])
     bench.run([postgres("pgbench"), "-i", "-I", "dtG", "-q", *address])
@@ -37,7 +37,7 @@ def start_server(bench, path):
 
 
 def client(pairing, program, *arguments, **keywords):
-    return pairing.run([postgres(program), "-h", "127.0.0.1", "-p", pairing.server.port, "-U", "postgres", *arguments, "postgres"],
+    return pairing.run([postgres(program), "-h", ADDRESS, "-p", pairing.server.port, "-U", "postgres", *arguments, "postgres"],
                        **keywords)
 
 

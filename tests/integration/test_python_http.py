@@ -2,13 +2,13 @@
 """CPython's http.server (a thread for each connection) under the library, asked by http.client and by curl."""
 import sys
 
-from apps import need
+from apps import ADDRESS, need
 from bodies import SIZES, body
 
 
 def start_server(bench, path):
     return bench.start(
-        lambda port: [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "--protocol", "HTTP/1.1",
+        lambda port: [sys.executable, "-m", "http.server", "--bind", ADDRESS, "--protocol", "HTTP/1.1",
                       "--directory", bench.bodies(), port],
         path)
 
@@ -21,7 +21,7 @@ def test_bodies_by_python(pairing):
 def test_bodies_by_curl_in_parallel(pairing):
     program = need("curl")
     directory = pairing.bench.new_directory("downloads")
-    address = f"http://127.0.0.1:{pairing.server.port}/{{{','.join(map(str, SIZES))}}}"
+    address = f"http://{ADDRESS}:{pairing.server.port}/{{{','.join(map(str, SIZES))}}}"
     client = pairing.run([program, "-sS", "--fail", "-Z", "-o", f"{directory}/#1", address])
     for size in SIZES:
         assert (directory / str(size)).read_bytes() == body(size)

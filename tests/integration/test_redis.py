@@ -3,14 +3,14 @@
 and a replica, whose first copy of the data a forked child of the server writes."""
 import random
 
-from apps import need
+from apps import ADDRESS, need
 
 
 def start_server(bench, path, *more):
     program = need("redis-server")
     directory = bench.new_directory("redis")
     return bench.start(
-        lambda port: [program, "--port", port, "--bind", "127.0.0.1", "--save", "", "--dir", directory,
+        lambda port: [program, "--port", port, "--bind", ADDRESS, "--save", "", "--dir", directory,
                       "--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0", *more],
         path)
 
@@ -25,7 +25,7 @@ def test_values_come_back(pairing):
 def test_redis_cli(pairing):
     program = need("redis-cli")
     value = random.randbytes(1_000_000).hex().encode()
-    command = [program, "-p", pairing.server.port]
+    command = [program, "-h", ADDRESS, "-p", pairing.server.port]
     put = pairing.run([*command, "-x", "SET", "by-cli"], input=value)
     assert put.output == b"OK\n"
     got = pairing.run([*command, "GET", "by-cli"])
@@ -37,8 +37,8 @@ def test_redis_cli(pairing):
 def test_redis_benchmark(bench, under, path):
     program = need("redis-benchmark")
     under.mark()
-    done = bench.run([program, "-p", under.port, "-n", "2000", "-c", "10", "-P", "8", "-d", "1000", "-q", "-t", "set,get,lrange_100"],
-                     path=path)
+    done = bench.run([program, "-h", ADDRESS, "-p", under.port, "-n", "2000", "-c", "10", "-P", "8", "-d", "1000", "-q",
+                      "-t", "set,get,lrange_100"], path=path)
     assert done.output.count(b"requests per second") >= 3
     done.check(2 * 2000 * 1000, lane=True)
     under.check(2000 * 1000, lane=True)
@@ -47,11 +47,11 @@ def test_redis_benchmark(bench, under, path):
 def test_replica_gets_everything(bench, under, path):
     cli = need("redis-cli")
     value = random.randbytes(3_000_000).hex().encode()
-    bench.run([cli, "-p", under.port, "-x", "SET", "before"], input=value)
-    replica = start_server(bench, path, "--replicaof", f"127.0.0.1 {under.port}")
-    assert bench.run([cli, "-p", under.port, "WAIT", "1", "30000"]).output == b"1\n"
-    bench.run([cli, "-p", under.port, "-x", "SET", "after"], input=value[::-1])
-    assert bench.run([cli, "-p", under.port, "WAIT", "1", "30000"]).output == b"1\n"
+    bench.run([cli, "-h", ADDRESS, "-p", under.port, "-x", "SET", "before"], input=value)
+    replica = start_server(bench, path, "--replicaof", f"{ADDRESS} {under.port}")
+    assert bench.run([cli, "-h", ADDRESS, "-p", under.port, "WAIT", "1", "30000"]).output == b"1\n"
+    bench.run([cli, "-h", ADDRESS, "-p", under.port, "-x", "SET", "after"], input=value[::-1])
+    assert bench.run([cli, "-h", ADDRESS, "-p", under.port, "WAIT", "1", "30000"]).output == b"1\n"
     for key, expected in [("before", value), ("after", value[::-1])]:
-        assert bench.run([cli, "-p", replica.port, "GET", key]).output == expected + b"\n"
+        assert bench.run([cli, "-h", ADDRESS, "-p", replica.port, "GET", key]).output == expected + b"\n"
     replica.end()

@@ -4,7 +4,7 @@ connection, and both ends fork once more."""
 import pathlib
 import random
 
-from apps import need
+from apps import ADDRESS, need
 
 FILES = {"empty": 0, "small": 10, "page": 4096, "deep/er/large": 3_000_000, **{f"many/{n}": 500 for n in range(100)}}
 CONFIGURATION = """
@@ -38,7 +38,7 @@ def start_server(bench, path):
     configuration = directory / "rsyncd.conf"
     configuration.write_text(CONFIGURATION.format(directory=directory, user=user))
     server = bench.start(
-        lambda port: [program, "--daemon", "--no-detach", "--address=127.0.0.1", f"--port={port}", f"--config={configuration}",
+        lambda port: [program, "--daemon", "--no-detach", f"--address={ADDRESS}", f"--port={port}", f"--config={configuration}",
                       "--log-file=/dev/stderr"],
         path)
     server.tree = directory / "tree"
@@ -54,7 +54,7 @@ def change(file: pathlib.Path):
 def test_tree_comes_and_goes_back_as_differences(pairing):
     program = need("rsync")
     copy = pairing.bench.new_directory("copy")
-    address = f"rsync://127.0.0.1:{pairing.server.port}/tree/"
+    address = f"rsync://{ADDRESS}:{pairing.server.port}/tree/"
     pairing.run([program, "-a", address, f"{copy}/"])
     assert content(copy) == content(pairing.server.tree)
     change(copy / "deep/er/large")

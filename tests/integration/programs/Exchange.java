@@ -30,7 +30,8 @@ public class Exchange {
 	static volatile int[] nothing;
 
 	public static void main(String[] arguments) throws Exception {
-		InetSocketAddress address = new InetSocketAddress("127.0.0.1", Integer.parseInt(arguments[1]));
+		String host = System.getenv().getOrDefault("APPS_ADDRESS", "127.0.0.1");
+		InetSocketAddress address = new InetSocketAddress(host, Integer.parseInt(arguments[1]));
 
 		if (arguments[0].equals("server"))
 			serve(address);

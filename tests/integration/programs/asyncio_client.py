@@ -5,6 +5,7 @@ import asyncio
 import json
 import sys
 
+from address import ADDRESS
 from bodies import SIZES, body
 
 port = int(sys.argv[1])
@@ -12,7 +13,7 @@ moved = {"sent": 0, "received": 0, "verified": 0}
 
 
 async def one(number):
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection(ADDRESS, port)
     for size in SIZES[number % 2 :: 2]:
         expected = body(size)
         writer.write(b"POST /echo HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % size)

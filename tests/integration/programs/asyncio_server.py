@@ -5,6 +5,7 @@ import asyncio
 import sys
 import tempfile
 
+from address import ADDRESS
 from bodies import body
 
 port = int(sys.argv[1])
@@ -46,7 +47,7 @@ async def serve(reader, writer):
 
 
 async def main():
-    server = await asyncio.start_server(serve, "127.0.0.1", port)
+    server = await asyncio.start_server(serve, ADDRESS, port)
     await server.serve_forever()
 
 

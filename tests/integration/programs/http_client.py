@@ -11,6 +11,7 @@ import json
 import socket
 import sys
 
+from address import ADDRESS
 from bodies import SIZES, body
 
 port, verb, prefixes = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
@@ -35,7 +36,7 @@ def ask(connection, prefix, size):
 
 
 def keep_alive(prefix):
-    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection = http.client.HTTPConnection(ADDRESS, port)
     connection.connect()
     descriptor = connection.sock.fileno()
     for size in SIZES:
@@ -46,7 +47,7 @@ def keep_alive(prefix):
 
 def pipeline(prefix):
     sizes = [1, 1024, 1, 65536, 100_001] * 10
-    with socket.create_connection(("127.0.0.1", port)) as connection, connection.makefile("rb") as answers:
+    with socket.create_connection((ADDRESS, port)) as connection, connection.makefile("rb") as answers:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for number, size in enumerate(sizes):
             last = "Connection: close\r\n" if number == len(sizes) - 1 else ""
@@ -65,7 +66,7 @@ def pipeline(prefix):
 
 def crowd(prefix):
     def one(number):
-        connection = http.client.HTTPConnection("127.0.0.1", port)
+        connection = http.client.HTTPConnection(ADDRESS, port)
         for size in SIZES[number % 2 : -1 : 2]:
             ask(connection, prefix, size)
         connection.close()

@@ -8,8 +8,10 @@ import random
 import socket
 import sys
 
+from address import ADDRESS
+
 rng = random.Random(5)
-connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+connection = socket.create_connection((ADDRESS, int(sys.argv[1])))
 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 answers = connection.makefile("rb")
 moved = {"sent": 0, "received": 0, "verified": 0}

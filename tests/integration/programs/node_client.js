@@ -12,7 +12,7 @@ const moved = { sent: 0, received: 0, verified: 0 };
 
 function ask(method, url, body, expected) {
 	return new Promise((resolve, reject) => {
-		const request = http.request({ host: '127.0.0.1', port, path: url, method, agent }, (response) => {
+		const request = http.request({ host: process.env.APPS_ADDRESS || '127.0.0.1', port, path: url, method, agent }, (response) => {
 			const parts = [];
 			response.on('data', (part) => parts.push(part));
 			response.on('error', reject);

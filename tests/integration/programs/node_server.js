@@ -7,6 +7,7 @@ const http = require('http');
 const path = require('path');
 
 const [port, directory] = [Number(process.argv[2]), process.argv[3]];
+const address = process.env.APPS_ADDRESS || '127.0.0.1';
 
 function answer(request, response) {
 	const [, how, size] = request.url.split('/');
@@ -15,7 +16,7 @@ function answer(request, response) {
 	if (request.method === 'POST')
 		return request.pipe(response);
 	if (how === 'relay')
-		return http.get({ host: '127.0.0.1', port, path: '/stream/' + size }, (inner) => {
+		return http.get({ host: address, port, path: '/stream/' + size }, (inner) => {
 			response.writeHead(200, { 'Content-Length': inner.headers['content-length'] });
 			inner.pipe(response);
 		});
@@ -25,4 +26,4 @@ function answer(request, response) {
 	fs.createReadStream(file).pipe(response);
 }
 
-http.createServer({ keepAliveTimeout: 60000 }, answer).listen(port, '127.0.0.1');
+http.createServer({ keepAliveTimeout: 60000 }, answer).listen(port, address);

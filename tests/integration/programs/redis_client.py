@@ -9,8 +9,10 @@ import random
 import socket
 import sys
 
+from address import ADDRESS
+
 port = int(sys.argv[1])
-host = sys.argv[2] if len(sys.argv) > 2 else "127.0.0.1"
+host = sys.argv[2] if len(sys.argv) > 2 else ADDRESS
 rng = random.Random(port)
 moved = {"sent": 0, "received": 0, "verified": 0}
 SIZES = [1, 2, 100, 4095, 4096, 4097, 65536, 65537, 1 << 20, 10_000_000]
