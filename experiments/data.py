@@ -4,12 +4,13 @@ import dataclasses
 
 import pandas
 
-from experiments import apps, costs, limits, matrix, measure, results, runner, stacks
+from experiments import apps, connects, costs, failover, limits, matrix, measure, results, runner, stacks
 from experiments.errors import Failure
 
 POINT = ["experiment", "network", *matrix.PARAMETERS]
 TEXTS = {"experiment", "network", "mode", "stack", "path", "settings", "kind", "status", "error", "latency_of", "path_bytes",
          "reasons", "verified", "measure", "subject", "what", "unit", "name", "tool", "higher", "operation", "explanation",
+         "break", "samples", "peer",
          *results.PROVENANCE}
 
 
@@ -24,6 +25,8 @@ class Data:
     points: pandas.DataFrame  # one row for each point and stack: medians
     apps: pandas.DataFrame  # the runs of unmodified programs
     limits: pandas.DataFrame  # the runs of tools that use RDMA without zc
+    failover: pandas.DataFrame  # the transfers whose RDMA broke
+    connects: pandas.DataFrame  # connections that found no peer by RDMA
     counted: pandas.DataFrame  # one run of each on each path, verified, with system calls and context switches counted
 
 
@@ -77,20 +80,24 @@ def load(folder):
     tables = [results.Table(folder / measure.RUNS, runner.COLUMNS, runner.KEY),
               results.Table(folder / measure.COSTS, costs.COLUMNS, costs.KEY),
               results.Table(folder / measure.APPS, apps.COLUMNS, apps.KEY),
-              results.Table(folder / measure.LIMITS, limits.COLUMNS, limits.KEY)]
+              results.Table(folder / measure.LIMITS, limits.COLUMNS, limits.KEY),
+              results.Table(folder / measure.FAILOVER, failover.COLUMNS, failover.KEY),
+              results.Table(folder / measure.CONNECTS, connects.COLUMNS, connects.KEY)]
     for table in tables:
         results.check_rows(table, there)
     if not any(table.rows for table in tables):
         raise Failure(f"{folder} has no rows yet")
-    all_runs, all_costs, all_apps, all_limits = (frame_of(table) for table in tables)
+    all_runs, all_costs, all_apps, all_limits, all_breaks, all_lonely = (frame_of(table) for table in tables)
     good = all_runs[all_runs.status == "ok"].drop_duplicates(runner.KEY, keep="last")
     runs = good[good.kind == "measure"]
     failed = pandas.concat([still_failed(all_runs, runner.KEY), still_failed(all_costs, costs.KEY), still_failed(all_apps, apps.KEY),
-                            still_failed(all_limits, limits.KEY)])
+                            still_failed(all_limits, limits.KEY), still_failed(all_breaks, failover.KEY),
+                            still_failed(all_lonely, connects.KEY)])
     programs = all_apps[all_apps.status == "ok"].drop_duplicates(apps.KEY, keep="last")
     return Data(folder, there, runs, good[good.kind == "verify"], all_costs[all_costs.status == "ok"], failed, medians(runs),
                 programs[programs.kind == "measure"], all_limits[all_limits.status == "ok"].drop_duplicates(limits.KEY, keep="last"),
-                programs[programs.kind == "verify"])
+                all_breaks[all_breaks.status == "ok"].drop_duplicates(failover.KEY, keep="last"),
+                all_lonely[all_lonely.status == "ok"].drop_duplicates(connects.KEY, keep="last"), programs[programs.kind == "verify"])
 
 
 @dataclasses.dataclass

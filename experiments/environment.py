@@ -104,7 +104,7 @@ def build_folder(named):
 def needed(build):
     """The programs of a build that the experiments run; a Failure names the first that is missing."""
     wanted = {**TOOLS, "library": LIBRARY, "zc": "apps/zc/zc"}
-    for name in ("calls", "sends", "starts", "guards", "gets", "ring", "exchange", "nothing"):
+    for name in ("calls", "sends", "starts", "guards", "gets", "ring", "exchange", "connects", "nothing"):
         wanted[name] = f"experiments/bench/{name}"
     files = {name: build / path for name, path in wanted.items()}
     for file in files.values():

@@ -2,7 +2,7 @@
 """The section RDMA of docs/figures.md: a results folder of the profile rdma."""
 import re
 
-from experiments import data, environment, figures_engine, goals, goals_rdma, network
+from experiments import connects, data, environment, failover, figures_engine, goals, goals_rdma, network
 
 HEADING = "## RDMA"
 WORDS = (
@@ -17,6 +17,20 @@ LIMITS_WORDS = (
     "guest of two processors that keeps soft-RoCE itself from running at times. CPU is seconds a GB: of both ends, and of the whole "
     "machine with its kernel, less what the same programs take for a few messages.\n"
 )
+FAILOVER_WORDS = (
+    f"A verified transfer of {data.size_text(failover.MESSAGE_BYTES)} messages by {failover.THREADS} threads, each with a connection of its own. "
+    f"Speeds are of what comes at the receiver's interface, headers included: in the last {failover.COUNTED_S:g} s before the break, from the "
+    f"break until it is mended, and in the last {failover.COUNTED_S:g} of the {failover.AFTER_S:g} s behind that. The pause is the longest time in "
+    f"which nothing came on any connection, in steps of {failover.SAMPLE_S:g} s.\n"
+)
+FAILOVER_COLUMNS = {"before_gbit_s": "before, Gbit/s", "meanwhile_gbit_s": "meanwhile", "after_gbit_s": "afterwards",
+                    "pause_s": "longest pause, s", "rdma_before": "of it by RDMA, before", "rdma_after": "afterwards"}
+CONNECTS_WORDS = (
+    "Connections from a host with a device to a peer without zc, one after the other: connect(), and all of it with a byte there, a byte back "
+    "and the close. `forced` is ZC_TRANSPORT=verbs.\n"
+)
+CONNECTS_COLUMNS = {"connect_p50_us": "connect(), µs, median of a run", "connect_p90_us": "of ten the ninth",
+                    "whole_p50_us": "the whole connection, µs", "whole_p90_us": "of ten the ninth", "rdma_packets": "packets of RDMA, a run"}
 CPU_WORDS = "Processor time, seconds a GB: that of both ends by getrusage / that of the whole machine, start and end of the programs included.\n"
 LATENCY = {"ping-pong": "p50_us", "hot-spot": "mean_us"}
 BESIDE = {"ping-pong": ["ib_write_lat", "ib_send_lat", "rstream"], "stream": ["ib_write_bw", "ib_read_bw", "rstream"]}
@@ -87,6 +101,27 @@ def limits_table(its, table):
     return table(["", "median (least–most)", "", "CPU of both ends", "of the machine"], lines)
 
 
+def failover_table(its, table):
+    """A line for each break and path, in the order of failover.py."""
+    lines = []
+    for name, (words, *_) in failover.BREAKS.items():
+        for stack in failover.STACKS:
+            rows = its.failover[(its.failover["break"] == name) & (its.failover["stack"] == stack)]
+            if len(rows):
+                lines.append([words, stack, *(spread(rows[column]) for column in FAILOVER_COLUMNS)])
+    return table(["", "path", *FAILOVER_COLUMNS.values()], lines)
+
+
+def connects_table(its, table):
+    lines = []
+    for name, (words, *_) in connects.PEERS.items():
+        for stack in connects.STACKS:
+            rows = its.connects[(its.connects.peer == name) & (its.connects["stack"] == stack)]
+            if len(rows):
+                lines.append([words, stack, *(spread(rows[column]) for column in CONNECTS_COLUMNS)])
+    return table(["", "path", *CONNECTS_COLUMNS.values()], lines)
+
+
 def counts(its, stack):
     """Of a stack's runs: how many failed, and how many of those that went well sent nothing by RDMA."""
     failed = its.failed[its.failed["stack"] == stack] if "stack" in its.failed else []
@@ -104,7 +139,7 @@ def failures(its):
         return ["No run failed.\n"]
     lines = []
     for _, row in its.failed.iterrows():
-        shown = [str(row[name]) for name in ("mode", "bytes", "threads", "stack", "tool", "what", "name", "path") if name in row
+        shown = [str(row[name]) for name in ("mode", "bytes", "threads", "break", "peer", "stack", "tool", "what", "name", "path") if name in row
                  and row[name] == row[name] and row[name] != ""]
         lines.append(f"- {' '.join(shown)}: {' '.join(str(row.error).split())[:300]}")
     return ["What failed, the last try of each:\n", "\n".join(dict.fromkeys(lines)) + "\n"]
@@ -127,6 +162,10 @@ def section(its, table, goal_table):
     ]
     if len(its.limits):
         parts += ["### The devices without zc\n", LIMITS_WORDS, limits_table(its, table)]
+    if len(its.connects):
+        parts += ["### Where nobody answers by RDMA\n", CONNECTS_WORDS, connects_table(its, table)]
+    if len(its.failover):
+        parts += ["### When RDMA breaks\n", FAILOVER_WORDS, failover_table(its, table)]
     if len(its.apps):
         head = ["", "path", "median", "× tcp", "middle half", "CPU", "calls", "switches"]
         parts += ["### Unmodified programs between hosts\n", table(head, list(figures_engine.app_rows(its)))]

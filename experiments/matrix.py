@@ -3,7 +3,8 @@
 What is run: the points of each profile. A point is one command line of a tool on one network; it is run on several stacks in turn.
 
 M: messages of eight fields (zc-msg). W: many writes, writev, one write (zc-writes). S: the AZ-SDP paper's modes (zc-ttcp).
-C, what single calls cost, is in costs.py; A, unmodified programs, in apps.py; L, what RDMA gives without zc, in limits.py.
+C, what single calls cost, is in costs.py; A, unmodified programs, in apps.py; L, what RDMA gives without zc, in limits.py; F, what a break
+of RDMA costs, in failover.py; N, connections without a peer, in connects.py.
 """
 import dataclasses
 
@@ -17,6 +18,8 @@ EXPERIMENTS = {
     "C": "what single calls cost",
     "A": "unmodified programs, by zc compare",
     "L": "what RDMA gives without zc: perftest and rstream",
+    "F": "a transfer whose RDMA breaks and is mended",
+    "N": "connecting from a host with RDMA where nobody answers by it",
 }
 TOOLS = {"M": "zc-msg", "W": "zc-writes", "S": "zc-ttcp"}
 KIB, MIB = 1024, 1024 * 1024
@@ -60,6 +63,8 @@ class Profile:
     costs: dict
     apps: dict  # what their runs are to last; `names`: only those that begin so
     limits: dict = dataclasses.field(default_factory=dict)
+    failover: bool = False
+    connects: int = 0  # connections of one run
 
     @property
     def networks(self):
@@ -183,6 +188,7 @@ PROFILES = {
         {"rdma": [([64 * KIB], [1], ["flat", "iovec"])]}, {}, 0, {"rdma": paper_rdma()}, {},
         {"names": ("redis GET 100 B, 1 client", "nginx", "iperf3"), "seconds": 0.3, "requests": 1000},
         {"speeds": [KIB, 16 * KIB, 64 * KIB, MIB], "latencies": [64, 4 * KIB], "bytes": 16 * MIB, "messages": 1000, "exchanges": 200},
+        failover=True, connects=200,
     ),
     "full": Profile(
         "full", "about five hours: the whole matrix", 0.5, 9,

@@ -8,13 +8,15 @@ import shutil
 import sys
 import time
 
-from experiments import apps, costs, environment, limits, matrix, network, perf, results, runner, stacks
+from experiments import apps, connects, costs, environment, failover, limits, matrix, network, perf, results, runner, stacks
 from experiments.errors import Failure
 
 RUNS = "runs.csv"
 COSTS = "costs.csv"
 APPS = "apps.csv"
 LIMITS = "limits.csv"
+FAILOVER = "failover.csv"
+CONNECTS = "connects.csv"
 
 
 class Progress:
@@ -95,9 +97,11 @@ def open_tables(folder, here):
     calls = results.Table(folder / COSTS, costs.COLUMNS, costs.KEY)
     programs = results.Table(folder / APPS, apps.COLUMNS, apps.KEY)
     bare = results.Table(folder / LIMITS, limits.COLUMNS, limits.KEY)
-    for table in (runs, calls, programs, bare):
+    broken = results.Table(folder / FAILOVER, failover.COLUMNS, failover.KEY)
+    lonely = results.Table(folder / CONNECTS, connects.COLUMNS, connects.KEY)
+    for table in (runs, calls, programs, bare, broken, lonely):
         results.check_rows(table, here)
-    return runs, calls, programs, bare
+    return runs, calls, programs, bare, broken, lonely
 
 
 class Session:
@@ -105,7 +109,7 @@ class Session:
 
     def __init__(self, options, profile, files, networks, folder, here):
         self.options, self.profile, self.files, self.networks, self.folder = options, profile, files, networks, folder
-        self.runs, self.calls, self.programs, self.bare = open_tables(folder, here)
+        self.runs, self.calls, self.programs, self.bare, self.broken, self.lonely = open_tables(folder, here)
         self.provenance = {name: here[name] for name in results.PROVENANCE if name != "time"}
         self.failed, self.peers = [], []
 
@@ -147,6 +151,14 @@ class Session:
         done = self.bare.done()
         return len(keys), [key for key in keys if self.bare.key_of(key) not in done]
 
+    def _between_hosts(self, experiment, size, module, table):
+        """Of an experiment that is made between the lab's hosts alone: how much there is to be done, and what is not done yet."""
+        wanted = experiment in self.options.experiments and not self.options.only and network.Rdma.name in self.networks and size
+        keys = module.keys(self._repeats()) if wanted else []
+        keys = [key for key in keys if key["stack"].split(",")[0] in self.options.paths]
+        done = table.done()
+        return len(keys), [key for key in keys if table.key_of(key) not in done]
+
     def _repeats(self):
         return self.options.repeats or self.profile.repeats
 
@@ -163,17 +175,23 @@ class Session:
             all_costs, calls = self._todo_costs(its_runner)
             all_apps, programs = self._todo_apps(scratch)
             all_limits, bare = self._todo_limits()
-            total = all_runs + all_costs + all_apps + all_limits
+            all_breaks, breaks = self._between_hosts("F", self.profile.failover, failover, self.broken)
+            all_lonely, lonely = self._between_hosts("N", self.profile.connects, connects, self.lonely)
+            total = all_runs + all_costs + all_apps + all_limits + all_breaks + all_lonely
+            todo = len(runs) + len(calls) + len(programs) + len(bare) + len(breaks) + len(lonely)
             if not total:
                 raise Failure("nothing is to be measured: no point fits the given choice")
-            progress = Progress(total, total - len(runs) - len(calls) - len(programs) - len(bare))
+            progress = Progress(total, total - todo)
             try:
                 self._apps(apps.Comparisons(self.files, scratch), programs, progress)
                 self._costs(calls, progress)
                 self._runs(its_runner, runs, limits.Limits(self.profile.limits, scratch), bare, progress)
+                self._one_by_one(connects.Connects(self.files, scratch, self.profile.connects), lonely, self.lonely, "N {peer}", progress)
+                # Last of all: a break may leave a device deaf.
+                self._one_by_one(failover.Failover(self.files, scratch), breaks, self.broken, "F {break}", progress)
             finally:
                 progress.end()
-        return len(runs) + len(calls) + len(programs) + len(bare)
+        return todo
 
     def _runs(self, its_runner, todo, its_limits, bare, progress):
         """The runs in their order, the bare limits evenly between them: what the machine does meanwhile meets both alike."""
@@ -198,6 +216,12 @@ class Session:
         for key, function in todo:
             name = f"C {key['measure']} {key['subject']} on {key['stack']}"
             self._keep(self.calls, costs.measure(key, function), name)
+            progress.step(name)
+
+    def _one_by_one(self, module, todo, table, words, progress):
+        for key in todo:
+            name = f"{words.format(**key)} on {key['stack']}"
+            self._keep(table, [module.run(key)], name)
             progress.step(name)
 
     def _keep(self, table, rows, name):

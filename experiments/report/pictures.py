@@ -110,6 +110,22 @@ def bars(parts, x, y, labels, words, log=False):
     return finished(figure, axes[: len(parts)], words)
 
 
+def timelines(parts, words):
+    """One drawing for each of `parts` (title: rows of s, gbit_s, stack, break_s and mend_s): speed by time, the break shaded."""
+    names = data.stack_order([name for rows in parts.values() for name in rows["stack"]])
+    figure, axes = grid_of(len(parts))
+    for axis, (title, rows) in zip(axes, parts.items()):
+        for name in names:
+            its = rows[rows["stack"] == name]
+            axis.plot(its.s, its.gbit_s, linewidth=1, color=colour(name, names), label=name)
+        axis.axvspan(rows.break_s.median(), rows.mend_s.median(), color="0.85", linewidth=0)
+        axis.set_ylim(bottom=0)
+        axis.set_title(title, fontsize=9)
+        axis.set_xlabel("seconds")
+    axes[0].set_ylabel("Gbit/s")
+    return finished(figure, axes[: len(parts)], words)
+
+
 def finished(figure, axes, words):
     """One legend beneath all drawings."""
     found = {}

@@ -2,7 +2,7 @@
 """RDMA: the paper's pictures between the lab's two hosts, beside rsockets and what the devices give without either."""
 import pandas
 
-from experiments import data, environment, figures_rdma, goals, matrix, network, sources
+from experiments import data, environment, failover, figures_rdma, goals, matrix, network, sources
 from experiments.report import html, paper, pictures
 
 
@@ -37,6 +37,23 @@ def messages_block(rows):
         {"messages": lines}, "words", "gbit_s", ("variant", "Gbit/s"), "messages of eight fields, RDMA")
 
 
+def failover_block(its):
+    if its.failover.empty:
+        return ""
+    parts = {}
+    for name, (words, *_) in failover.BREAKS.items():
+        lines = []
+        for _, row in its.failover[(its.failover["break"] == name) & (its.failover.repeat == 0)].iterrows():
+            speeds = [float(kilobytes) * 8e-6 / row.sample_s for kilobytes in row.samples.split()]
+            lines.append(pandas.DataFrame({"stack": row["stack"], "s": [(at + 1) * row.sample_s for at in range(len(speeds))],
+                                           "gbit_s": speeds, "break_s": row.break_s, "mend_s": row.mend_s}))
+        if lines:
+            parts[words] = pandas.concat(lines)
+    return "".join([html.heading(3, "When RDMA breaks"), html.paragraph(figures_rdma.FAILOVER_WORDS),
+                    pictures.timelines(parts, "what comes at the receiver's interface while RDMA breaks and is mended"),
+                    figures_rdma.failover_table(its, markdown)])
+
+
 def markdown(head, rows):
     """What docs/figures.md shows as a table, here."""
     return html.table(head, [[str(cell) for cell in row] for row in rows], "text")
@@ -54,6 +71,10 @@ def section(its):
     if len(its.limits):
         parts += [html.heading(3, "The devices without zc"), html.paragraph(figures_rdma.LIMITS_WORDS.replace("`", "")),
                   figures_rdma.limits_table(its, markdown)]
+    if len(its.connects):
+        parts += [html.heading(3, "Where nobody answers by RDMA"), html.paragraph(figures_rdma.CONNECTS_WORDS.replace("`", "")),
+                  figures_rdma.connects_table(its, markdown)]
+    parts.append(failover_block(its))
     if len(its.apps):
         from experiments.figures_engine import app_rows
 
