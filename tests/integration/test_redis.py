@@ -10,7 +10,7 @@ def start_server(bench, path, *more):
     program = need("redis-server")
     directory = bench.new_directory("redis")
     return bench.start(
-        lambda port: [program, "--port", port, "--bind", ADDRESS, "--save", "", "--dir", directory,
+        lambda port: [program, "--port", port, "--bind", ADDRESS, "--protected-mode", "no", "--save", "", "--dir", directory,
                       "--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0", *more],
         path)
 
