@@ -374,10 +374,15 @@ class Pairing:
         self.server.mark()
 
     def python(self, program, *arguments, **keywords):
-        return self.bench.python(program, *arguments, path=self.client_path, **keywords)
+        return self.bench.python(program, *arguments, path=self.client_path, **self._patient(keywords))
 
     def run(self, command, **keywords):
-        return self.bench.run(command, path=self.client_path, **keywords)
+        return self.bench.run(command, path=self.client_path, **self._patient(keywords))
+
+    def _patient(self, keywords):
+        """Between hosts a client that has one connection waits until it is RDMA's, if it may become that: the loader is slow there."""
+        wait = {"ZC_RDMA_WAIT_MS": "20000" if self.lane else "20"} if BETWEEN_HOSTS else {}
+        return keywords | {"env": wait | keywords.get("env", {})}
 
     def check(self, client, sent, received, client_takes=(), server_takes=(), lane=True):
         """Proves the paths: the client sent `sent` bytes to the server and received `received`.
