@@ -22,6 +22,7 @@ THREADS, MESSAGE_BYTES = 8, 64 * 1024
 SAMPLE_S = 0.1
 BEFORE_S, AFTER_S, COUNTED_S = 3.0, 8.0, 2.0
 START_S, LIMIT_S = 30, 60
+SPARE_S = 4.0  # that the transfer goes on behind the last sample, for a machine that is slow
 PACKET_BYTES = 4096  # of RDMA, at the lab's MTU
 QUIET_BYTES = 4096  # within a sample: what keeps a connection alive is no progress
 CLIENT, SERVER = network.Rdma.devices
@@ -50,10 +51,15 @@ def keys(repeats):
     return [{"break": name, "stack": stack, "repeat": repeat} for repeat in range(repeats) for name in BREAKS for stack in STACKS]
 
 
-def shell(command):
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=LIMIT_S)
-    if done.returncode:
-        raise ProgramFailed(f"{command}: {done.stderr.strip()}")
+def begin(command):
+    """A command of the shell that is not waited for: what comes is counted meanwhile."""
+    return subprocess.Popen(["sh", "-c", command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def end(command):
+    _, errors = command.communicate(timeout=LIMIT_S)
+    if command.returncode:
+        raise ProgramFailed(f"{command.args[-1]}: {errors.strip()}")
 
 
 def arrived():
@@ -138,7 +144,7 @@ class Failover:
         statistics.mkdir()
         environment, ends = self._environment(key, statistics), []
         tool = str(self.files["zc-ttcp"])
-        length = START_S + BEFORE_S + mend_after + AFTER_S
+        length = START_S + SPARE_S
         report = statistics / "report.json"
         mended = False
         try:
@@ -148,19 +154,21 @@ class Failover:
             port = re.search(r":(\d+)$", server.first_line(START_S)).group(1)
             client = Program(with_environment(environment, [
                 tool, "--transmit", network.Rdma.server_address, "--port", port, "--mode", "multi-stream", "--threads", str(THREADS),
-                "--bytes", str(MESSAGE_BYTES), "--verify", "--warmup", "2", "--seconds", str(BEFORE_S + mend_after + AFTER_S + 2),
+                "--bytes", str(MESSAGE_BYTES), "--verify", "--warmup", "2", "--seconds", str(BEFORE_S + mend_after + AFTER_S + SPARE_S),
                 "--json", str(report)]), statistics / "client")
             ends.append(client)
             self._await_flow(client)
             watch = Watch()
             watch.until(BEFORE_S, client)
             broken = watch.now()
-            shell(breaks)
+            breaking = begin(breaks)
             watch.until(broken + mend_after, client)
+            end(breaking)
             healed = watch.now()
-            shell(mends)
-            mended = True
+            mending = begin(mends)
             watch.until(healed + AFTER_S, client)
+            end(mending)
+            mended = True
             client.wait(length)
             server.wait(LIMIT_S)
         finally:
@@ -182,7 +190,8 @@ class Failover:
     @staticmethod
     def _told(watch, broken, healed):
         before, rdma_before = watch.rate(broken - COUNTED_S, broken)
-        after, rdma_after = watch.rate(watch.now() - COUNTED_S, watch.now())
+        last = watch.times[-1]
+        after, rdma_after = watch.rate(last - COUNTED_S, last)
         return {
             "before_gbit_s": round(before, 4), "meanwhile_gbit_s": round(watch.rate(broken, healed)[0], 4), "after_gbit_s": round(after, 4),
             "pause_s": round(watch.longest_pause(broken), 2), "rdma_before": round(rdma_before, 2), "rdma_after": round(rdma_after, 2),
