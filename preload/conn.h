@@ -56,6 +56,7 @@ struct watch {
 	/* hot_rest.h: a thread sleeps by the device's descriptor, which was readable; it is in the library's set, plus 1; 0: it is not */
 	bool rests, told;
 	int link;
+	uint32_t link_ended; /* queue pairs of the connection before that one */
 	bool attentive; /* counted in conn->attention */
 	bool overdue;	/* in the set's list of them, which this is the link of */
 	struct watch *overdue_next, **overdue_link;

@@ -508,7 +508,7 @@ void engine_forked(struct conn *conn, pid_t child, bool far)
 	conn->heir = (struct holder){ 0 };
 	if (!child) {
 		conn->holder = heir; /* not the parent's, in any case */
-		conn->far = NULL;
+		far_forget(conn);
 	}
 	if (!child && !heir.counts)
 		atomic_store(&conn->engine, NULL); /* it began behind the fork's back: the parent's alone */

@@ -339,6 +339,7 @@ void low_water_keeps(struct conn *conn, int fd)
 
 	if (!engine)
 		return;
+	far_never_again(engine);
 	if (lock_take(&engine->in, &hold)) {
 		if (!engine_met(engine))
 			engine_stays_apart(conn, engine);

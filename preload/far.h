@@ -15,13 +15,16 @@
  *  - A TAKEOVER that was not answered when the queue pair broke has not happened. The sender then goes on with the very byte that
  *    it had in hand at the time; the codes are other values than that byte, so that a consumer that has seen the TAKEOVER, and
  *    nothing behind it, finds out by the first byte.
+ *  - Again: when a queue pair has broken, and a direction is on TCP with nothing owed and nothing to be left out, it is at rest. An end both of
+ *    whose directions are looks for another queue pair after a pause (far_again.c), in which the lanes begin anew, on TCP; in between both
+ *    ends go on counting. None comes behind a fork, or where a lane was left for good.
  *  - A consumer that goes to sleep by the socket alone says up to where it has looked (`waits`, `seen`); the producer rings if it has
  *    put more, and so does its agent. One that can poll the device's descriptor, too, says nothing (far_rests()).
  *
  * The connecting end listens with rdma_cm at the connection's own address and port, and the process that uses the
  * accepted socket connects to that, from there: so it is found after a fork and by workers that share a listener. What one
  * process knows of a queue pair is here; all else is in the engine, and outlives it: before a fork the queue pair is given up, and
- * both processes go on.
+ * both processes go on over TCP.
  */
 #ifndef ZC_PRELOAD_FAR_H
 #define ZC_PRELOAD_FAR_H
@@ -220,7 +223,18 @@ void far_part_ways(struct conn *conn, struct engine *engine, int fd);
 /* This process lets go of the connection: takes the channel's memory, in which a device may write yet. Returns false: there is none. */
 bool far_bury(struct conn *conn, struct channel *channel);
 
-/* In the child of a fork. */
+/*
+ * Whether its queue pair is the one that there was when so many had ended (far_part.ended): its descriptor is another's otherwise, by now. If
+ * so, it is not closed before far_lets_go(). Under no lock.
+ */
+bool far_still_has(struct conn *conn, uint32_t ended, struct far **held);
+void far_lets_go(struct far *held);
+
+/* There is no other queue pair for this connection: a lane is left for good. */
+void far_never_again(struct engine *engine);
+
+/* In the child of a fork: of each connection; of the process. */
+void far_forget(struct conn *conn);
 void far_after_fork(void);
 
 #endif

@@ -56,10 +56,9 @@ bool far_bury(struct conn *conn, struct channel *channel)
 	if (!far)
 		return false;
 	conn->far = NULL;
-	if (channel->header)
-		far->channel = *channel;
-	far->channel.out.out = NULL; /* the engine's, which ends here */
-	far->channel.in.in = NULL;
+	far->ended = *channel;
+	far->ended.out.out = NULL; /* the engine's, which ends here */
+	far->ended.in.in = NULL;
 	far->next = atomic_load(&graveyard);
 	while (!atomic_compare_exchange_weak(&graveyard, &far->next, far))
 		;
@@ -85,6 +84,13 @@ void far_watch(struct far *far, int fd)
 	watch(far, fd, EPOLL_CTL_ADD);
 }
 
+/* It may be another process's, too, and then stays in the set. */
+void far_unwatch(int fd)
+{
+	sys_call(SYS_epoll_ctl, events, EPOLL_CTL_DEL, fd, 0, 0, 0);
+	table_own_drop(fd);
+}
+
 static void serve_lanes(struct conn *conn, struct engine *engine, int fd)
 {
 	struct lock_hold hold;
@@ -105,20 +111,24 @@ static void serve_lanes(struct conn *conn, struct engine *engine, int fd)
 	}
 }
 
+/* What there is at present: of a meeting, or of the lanes. */
+static struct verbs_conn *link_of(struct far *far)
+{
+	return far->opening ? far->opening : atomic_load(&far->link);
+}
+
 static void look_at_link(struct conn *conn, struct engine *engine, struct far *far, int fd)
 {
-	if (!atomic_load(&far->link))
-		return; /* given up by now */
-	if (!engine_met(engine))
+	if (far->opening)
 		far_meet_step(conn, engine, far);
-	else
+	else if (atomic_load(&far->link)) /* else given up by now */
 		serve_lanes(conn, engine, fd);
 }
 
 /* Before it sleeps. Returns whether there is nothing more to do. */
 static bool arm(struct far *far)
 {
-	struct verbs_conn *link = atomic_load(&far->link);
+	struct verbs_conn *link = link_of(far);
 	unsigned int what = atomic_load(&far->stuck) ? VERBS_IN | VERBS_OUT | VERBS_SENT : VERBS_SOLICITED;
 
 	return !link || far_verbs->arm(link, what) || far_verbs->state(link, NULL) == VERBS_BROKEN;
@@ -135,14 +145,14 @@ static void serve_link(struct conn *conn, struct engine *engine, struct far *far
 	}
 	/* Before it arms: whoever takes its event from here on tells it. */
 	atomic_store(&far->left, false);
-	for (int i = 0; i < ROUNDS && !armed && atomic_load(&far->link); i++) {
-		far_verbs->woke(atomic_load(&far->link));
+	for (int i = 0; i < ROUNDS && !armed && link_of(far); i++) {
+		far_verbs->woke(link_of(far));
 		look_at_link(conn, engine, far, fd);
 		armed = arm(far);
 		/* What a thread of the program has taken from the device before there was an event to come. */
 		look_at_link(conn, engine, far, fd);
 	}
-	link = atomic_load(&far->link);
+	link = link_of(far);
 	if (link && far_verbs->state(link, NULL) != VERBS_BROKEN) /* a broken one is readable for ever */
 		watch(far, far_verbs->fd(link), EPOLL_CTL_MOD);
 	if (link && !armed)
@@ -159,12 +169,14 @@ static void serve_engine(struct conn *conn)
 		return;
 	if (far && atomic_exchange(&far->asked, false))
 		far_try_to_reach(conn, engine, far);
+	if (far && engine_met(engine) && atomic_load(&engine->far.over))
+		far_drop_meeting(far);
 	if (far && far->listener) {
 		far_take_visitor(conn, engine, far);
 		if (far->listener)
 			watch(far, far_verbs->listener_fd(far->listener), EPOLL_CTL_MOD);
 	}
-	if (far && atomic_load(&far->link))
+	if (far && link_of(far))
 		serve_link(conn, engine, far, fd);
 	engine_leave(conn);
 }
@@ -176,7 +188,7 @@ static void serve_engine(struct conn *conn)
 static void serve(struct conn *conn)
 {
 	const struct far *far = conn->far;
-	bool meets = far && (atomic_load(&far->asked) || far->listener);
+	bool meets = far && (atomic_load(&far->asked) || far->listener || far->opening);
 
 	if (meets)
 		gate_enter();
@@ -200,8 +212,9 @@ static void bury_all(void)
 	while (far) {
 		struct far *next = far->next;
 
-		far_drop_link(far);
+		far_drop_all(far);
 		channel_close(&far->channel);
+		channel_close(&far->ended);
 		far->conn = NULL;
 		pool_give(&pool, far);
 		far = next;
@@ -359,10 +372,17 @@ void far_step(struct conn *conn, struct engine *engine)
 			return;
 		memset(conn->far, 0, sizeof(*conn->far));
 		conn->far->conn = conn;
-		conn->far->channel.fd = -1;
+		conn->far->channel.fd = conn->far->ended.fd = -1;
 	}
 	if (!atomic_exchange(&conn->far->asked, true))
 		far_kick();
+}
+
+void far_forget(struct conn *conn)
+{
+	if (conn->far)
+		channel_close(&conn->far->channel);
+	conn->far = NULL;
 }
 
 /* The device is the parent's. A process that has never asked for one begins anew. */

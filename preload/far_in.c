@@ -394,6 +394,7 @@ void far_took_there(struct conn *conn)
 	struct engine *engine = atomic_load(&conn->engine);
 	uint32_t passed;
 
+	far_asks_again(conn, engine);
 	if (!link)
 		return;
 	/* A source that is passed, a sender may wait for: GET_COMPLETE. */

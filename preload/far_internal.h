@@ -28,14 +28,19 @@ struct far_exposed {
 struct far {
 	struct far *next; /* among those to be buried */
 	struct conn *conn;
-	struct verbs_conn *_Atomic link;
+	struct verbs_conn *_Atomic link; /* of the lanes */
+	_Atomic uint32_t users;		 /* threads that may be at it without a lock of the engine's */
+	struct verbs_conn *opening;	 /* the agent's: of the meeting under way */
+	struct verbs_conn *former;	 /* the agent's: to be closed when nobody is at it */
 	struct verbs_listener *listener;
-	struct channel channel;
-	_Atomic bool asked; /* by a data call: to be reached */
-	_Atomic bool stuck; /* bytes are put that the device did not take: the agent pushes */
-	_Atomic bool rests; /* a thread of the program sleeps by the device's descriptor */
-	_Atomic bool used;  /* has done so, or has waited otherwise, since the agent looked */
-	_Atomic bool left;  /* by the agent, to the program: the agent is not armed */
+	struct channel channel;	    /* for the next queue pair; once there were two, what the lanes do not use */
+	struct channel ended;	    /* what they used, to be buried */
+	_Atomic bool asked;	    /* by a data call: to be reached */
+	_Atomic bool stuck;	    /* bytes are put that the device did not take: the agent pushes */
+	_Atomic bool rests;	    /* a thread of the program sleeps by the device's descriptor */
+	_Atomic bool used;	    /* has done so, or has waited otherwise, since the agent looked */
+	_Atomic bool left;	    /* by the agent, to the program: the agent is not armed */
+	struct verbs_conn *resting; /* of the thread that rests */
 	/* Under the lock `out`, and the agent's when it is buried: */
 	struct far_exposed exposed[SOURCE_SLOTS], area, slots;
 	void *page; /* where the slots are; before they begin: NULL */
@@ -49,14 +54,30 @@ struct far {
 
 extern const struct verbs_table *far_verbs; /* NULL until the agent has it */
 
+/*
+ * Around what is done to the queue pair without one of the engine's locks: the agent closes none meanwhile, and the next one does not
+ * come before that. far_hold() may return NULL; either way far_release() follows.
+ */
+static inline struct verbs_conn *far_hold(struct far *far)
+{
+	atomic_fetch_add(&far->users, 1);
+	return atomic_load(&far->link);
+}
+
+static inline void far_release(struct far *far)
+{
+	atomic_fetch_sub(&far->users, 1);
+}
+
+/* Under one of the engine's locks. */
 static inline struct verbs_conn *far_link(const struct conn *conn)
 {
 	return conn->far ? atomic_load_explicit(&conn->far->link, memory_order_acquire) : NULL;
 }
 
 /*
- * Finds out whether the queue pair has broken, and then waits until nothing comes from it any more. Under one of the engine's locks.
- * Returns whether it is up.
+ * Finds out whether the queue pair has broken, and then waits until nothing comes from it any more. Under one of the engine's locks, or
+ * held. Returns whether it is up.
  */
 bool far_is_up(struct conn *conn, struct engine *engine);
 
@@ -64,6 +85,7 @@ bool far_is_up(struct conn *conn, struct engine *engine);
 void far_kick(void);
 bool far_failed(void);
 void far_watch(struct far *far, int fd);
+void far_unwatch(int fd);
 
 /* A thread of the program has taken an event from the device, or notices alone; looks: and now looks what came to the ring. */
 void far_took_event(struct conn *conn, const struct engine *engine);
@@ -81,10 +103,38 @@ bool far_load(void);
 void far_try_to_reach(struct conn *conn, struct engine *engine, struct far *far);
 void far_take_visitor(struct conn *conn, struct engine *engine, struct far *far);
 void far_meet_step(struct conn *conn, struct engine *engine, struct far *far);
-void far_drop_link(struct far *far);
+void far_drop_meeting(struct far *far);
+void far_drop_all(struct far *far);
+
+/* Both locks of an engine, or neither. */
+struct far_both {
+	struct lock_hold in, out;
+};
+bool far_take_both(struct engine *engine, struct far_both *both);
+void far_give_both(struct engine *engine, struct far_both *both);
+
+/* A meeting has come to nothing: it stays on TCP for good, or, behind a break, is tried again later. */
+void far_fails(struct conn *conn, struct engine *engine, enum verbs_trouble trouble);
+
+/* Listens for the peer, or asks it, as the role is. */
+void far_seek(struct conn *conn, struct engine *engine, struct far *far);
+
+/*
+ * far_again.c. The queue pair has just broken: when there may be another one. The agent's steps: it is time to look for one; that was in
+ * vain; and, under both locks, whether nothing of the last one is left, and the lanes go to the memory that was prepared.
+ */
+void far_has_broken(struct conn *conn, struct engine *engine);
+void far_try_again(struct conn *conn, struct engine *engine, struct far *far);
+void far_was_in_vain(struct conn *conn, struct engine *engine);
+bool far_may_again(struct conn *conn, struct engine *engine);
+void far_take_lanes(struct engine *engine, struct far *far);
+
+/* A data call: the agent is to look for another queue pair, if it is time. */
+void far_asks_again(struct conn *conn, struct engine *engine);
 
 /* The lanes begin to have sources. Under both locks. */
 void far_sources_begin(struct conn *conn, struct engine *engine);
+void far_sources_again(struct conn *conn, struct engine *engine);
 
 /*
  * What the peer has passed, it may no longer read; where it can't any more, because the queue pair has broken, all is kept. Under the

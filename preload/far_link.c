@@ -85,11 +85,15 @@ bool far_load(void)
 
 void far_poll_there(struct conn *conn, const struct engine *engine)
 {
-	struct verbs_conn *link = far_link(conn);
+	struct verbs_conn *link;
 
+	if (atomic_load_explicit(&engine->far.state, memory_order_relaxed) != FAR_UP)
+		return;
+	link = far_hold(conn->far);
 	/* Of a broken one the last word has been taken: what comes later would not be in its count. */
-	if (link && atomic_load_explicit(&engine->far.state, memory_order_relaxed) == FAR_UP)
+	if (link && atomic_load(&engine->far.state) == FAR_UP)
 		far_verbs->poll(link);
+	far_release(conn->far);
 }
 
 /* Waits until what was under way has come or has failed to. Returns false if it does neither. */
@@ -103,13 +107,15 @@ static bool settles(struct verbs_conn *link)
 	return at.settled;
 }
 
+/* The state first: who finds it up, and then no queue pair, has no lock and comes late, and it is broken by now. */
 bool far_is_up(struct conn *conn, struct engine *engine)
 {
+	bool was_up = atomic_load(&engine->far.state) == FAR_UP;
 	struct verbs_conn *link = far_link(conn);
 	int up = FAR_UP;
 	enum verbs_trouble why;
 
-	if (atomic_load(&engine->far.state) != FAR_UP)
+	if (!was_up || (conn->far && !link))
 		return false;
 	if (link && far_verbs->state(link, &why) == VERBS_UP)
 		return true;
@@ -119,6 +125,7 @@ bool far_is_up(struct conn *conn, struct engine *engine)
 	atomic_store(&engine->channel.sources_in.gone, true);
 	if (atomic_compare_exchange_strong(&engine->far.state, &up, FAR_BROKEN)) {
 		stats_reason(conn->slot, REASON_RDMA_BROKEN);
+		far_has_broken(conn, engine);
 		if (link)
 			log_info("RDMA has broken: %s", far_verbs->tell(why));
 		far_kick();
@@ -150,28 +157,34 @@ void far_wait(struct conn *conn, int fd)
 
 void far_sleep(struct conn *conn, int ms)
 {
-	struct verbs_conn *link = far_link(conn);
+	struct far *far = conn->far;
+	struct verbs_conn *link = far ? far_hold(far) : NULL;
 	struct pollfd look = { .events = POLLIN };
+	bool sleeps = true;
 
 	if (link) {
 		look.fd = far_verbs->fd(link);
-		if (!far_verbs->arm(link, VERBS_IN | VERBS_OUT | VERBS_SENT)) {
+		sleeps = far_verbs->arm(link, VERBS_IN | VERBS_OUT | VERBS_SENT);
+		if (!sleeps)
 			far_took_notices(conn, atomic_load(&conn->engine), false);
-			return;
-		}
 	}
-	if (sys_call(SYS_poll, (long)&look, link ? 1 : 0, ms, 0, 0, 0) > 0) {
+	if (sleeps && sys_call(SYS_poll, (long)&look, link ? 1 : 0, ms, 0, 0, 0) > 0) {
 		far_verbs->woke(link);
 		far_took_event(conn, atomic_load(&conn->engine));
 		far_took_notices(conn, atomic_load(&conn->engine), false);
 	}
+	if (far)
+		far_release(far);
 }
 
 void far_give_up(struct conn *conn, struct engine *engine)
 {
-	struct verbs_conn *link = far_link(conn);
+	struct far *far = conn->far;
+	struct verbs_conn *link = far ? far_hold(far) : NULL;
 
-	if (link)
+	if (link && atomic_load(&engine->far.state) == FAR_UP)
 		far_verbs->give_up(link);
 	far_is_up(conn, engine);
+	if (far)
+		far_release(far);
 }

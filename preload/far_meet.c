@@ -18,6 +18,7 @@
 #define SILENT_NS (60 * NS_PER_SEC)  /* for which a host that has not answered is left alone */
 #define SILENT_AFTER 3		     /* connections that nobody there came for */
 #define HOSTS 64
+#define POSITION_SHIFT 40 /* a number's share of the positions of a ring */
 
 /* What is known of hosts; the agent's alone. */
 static struct host {
@@ -55,12 +56,7 @@ static enum stat_reason reason_of(enum verbs_trouble trouble)
 	}
 }
 
-/* Both locks, or neither. */
-struct both {
-	struct lock_hold in, out;
-};
-
-static bool take_both(struct engine *engine, struct both *both)
+bool far_take_both(struct engine *engine, struct far_both *both)
 {
 	if (!lock_take(&engine->in, &both->in))
 		return false;
@@ -70,50 +66,73 @@ static bool take_both(struct engine *engine, struct both *both)
 	return false;
 }
 
-static void give_both(struct engine *engine, struct both *both)
+void far_give_both(struct engine *engine, struct far_both *both)
 {
 	lock_give(&engine->out, &both->out);
 	lock_give(&engine->in, &both->in);
 }
 
-void far_drop_link(struct far *far)
+static void drop_listener(struct far *far)
 {
-	struct verbs_conn *link = atomic_exchange(&far->link, NULL);
-
-	if (link) {
-		far_hide_all(far, link);
-		table_own_drop(far_verbs->fd(link));
-		far_verbs->close(link);
-	}
-	if (far->listener) {
-		table_own_drop(far_verbs->listener_fd(far->listener));
-		far_verbs->listener_close(far->listener);
-	}
+	if (!far->listener)
+		return;
+	far_unwatch(far_verbs->listener_fd(far->listener));
+	far_verbs->listener_close(far->listener);
 	far->listener = NULL;
 }
 
-/* It stays on TCP for good. */
-static void fails(struct conn *conn, struct engine *engine, enum verbs_trouble trouble)
+static void drop(struct verbs_conn *link)
+{
+	if (!link)
+		return;
+	far_unwatch(far_verbs->fd(link));
+	far_verbs->close(link);
+}
+
+void far_drop_meeting(struct far *far)
+{
+	drop(far->opening);
+	far->opening = NULL;
+	drop_listener(far);
+}
+
+void far_drop_all(struct far *far)
+{
+	struct verbs_conn *link = atomic_exchange(&far->link, NULL);
+
+	far_drop_meeting(far);
+	if (link)
+		far_hide_all(far, link);
+	drop(link);
+	drop(far->former);
+	far->former = NULL;
+}
+
+void far_fails(struct conn *conn, struct engine *engine, enum verbs_trouble trouble)
 {
 	struct host *host = host_of(conn->peer_key);
-	struct both both;
+	struct far_both both;
 
 	log_info("no RDMA with the peer: %s", far_verbs->tell(trouble));
+	far_drop_meeting(conn->far);
+	if (engine_met(engine)) {
+		far_was_in_vain(conn, engine);
+		return;
+	}
 	if (reason_of(trouble) == REASON_RDMA_UNREACHABLE || ++host->in_vain >= SILENT_AFTER)
 		host->until = clock_now() + SILENT_NS;
-	far_drop_link(conn->far);
-	if (!engine_met(engine))
-		channel_close(&conn->far->channel);
-	if (!take_both(engine, &both))
+	channel_close(&conn->far->channel);
+	if (!far_take_both(engine, &both))
 		return;
 	if (atomic_load(&engine->state) == ENGINE_APART) {
 		atomic_store(&engine->far.state, FAR_NONE);
 		engine_stays_alone(conn, engine, reason_of(trouble));
 	}
-	give_both(engine, &both);
+	far_give_both(engine, &both);
 }
 
-static bool setup_of(struct far *far, struct verbs_setup *setup)
+/* The memory of the lanes for the meeting of that number. */
+static bool setup_of(struct far *far, uint32_t number, struct verbs_setup *setup)
 {
 	uint32_t bytes = LANE_RING_MIN;
 
@@ -125,8 +144,11 @@ static bool setup_of(struct far *far, struct verbs_setup *setup)
 		sys_call(SYS_close, far->channel.fd, 0, 0, 0, 0, 0);
 		far->channel.fd = -1;
 	}
+	channel_begin_at(&far->channel, (uint64_t)number << POSITION_SHIFT);
 	*setup = (struct verbs_setup){ .out = far->channel.out, .in = far->channel.in };
-	memcpy(setup->nonce, far->channel.header->nonce, sizeof(setup->nonce));
+	if (sys_call(SYS_getrandom, (long)setup->nonce, sizeof(setup->nonce), 0, 0, 0, 0) < 0)
+		return false;
+	verbs_nonce_number(setup->nonce, number);
 	return true;
 }
 
@@ -146,7 +168,10 @@ static void reach(struct conn *conn, struct engine *engine, struct far *far)
 	struct verbs_tuple tuple;
 	struct verbs_setup setup;
 	struct verbs_conn *link;
-	int rc = tuple_of(engine, &tuple) && setup_of(far, &setup) ? 0 : -ENOMEM;
+	int rc = engine->far.meeting < VERBS_MEETINGS_MAX && tuple_of(engine, &tuple) &&
+				 setup_of(far, ++engine->far.meeting, &setup) ?
+			 0 :
+			 -ENOMEM;
 
 	/* A port of its own: the connection's is TCP's. */
 	if (from.ss_family == AF_INET)
@@ -157,10 +182,11 @@ static void reach(struct conn *conn, struct engine *engine, struct far *far)
 		rc = far_verbs->connect((struct sockaddr *)&from, (struct sockaddr *)&engine->names.peer, &tuple,
 					&setup, &link);
 	if (rc < 0) {
-		fails(conn, engine, rc == -ENODEV ? VERBS_NO_ROUTE : VERBS_FAILED);
+		far_fails(conn, engine, rc == -ENODEV ? VERBS_NO_ROUTE : VERBS_FAILED);
 		return;
 	}
-	atomic_store(&far->link, link);
+	far->opening = link;
+	far->since = clock_now();
 	far_watch(far, far_verbs->fd(link));
 }
 
@@ -170,28 +196,38 @@ static void offer(struct conn *conn, struct engine *engine, struct far *far)
 
 	if (rc < 0) {
 		far->listener = NULL;
-		fails(conn, engine, rc == -ENODEV || rc == -EADDRNOTAVAIL ? VERBS_NO_ROUTE : VERBS_FAILED);
+		far_fails(conn, engine, rc == -ENODEV || rc == -EADDRNOTAVAIL ? VERBS_NO_ROUTE : VERBS_FAILED);
 		return;
 	}
 	far_watch(far, far_verbs->listener_fd(far->listener));
+}
+
+void far_seek(struct conn *conn, struct engine *engine, struct far *far)
+{
+	if (engine->role == ROLE_CLIENT)
+		offer(conn, engine, far);
+	else
+		reach(conn, engine, far);
 }
 
 void far_try_to_reach(struct conn *conn, struct engine *engine, struct far *far)
 {
 	uint64_t now = clock_now();
 
+	if (engine_met(engine)) {
+		far_try_again(conn, engine, far);
+		return;
+	}
 	if (far->listener && now - far->since > OFFER_NS)
-		fails(conn, engine, VERBS_REFUSED);
-	if (far->listener || atomic_load(&far->link) || atomic_load(&engine->state) != ENGINE_APART ||
+		far_fails(conn, engine, VERBS_REFUSED);
+	if (far->listener || far->opening || atomic_load(&engine->state) != ENGINE_APART ||
 	    now - far->since < TRY_AGAIN_NS << far->tries)
 		return;
 	far->since = now;
 	if (now < host_of(conn->peer_key)->until)
-		fails(conn, engine, VERBS_UNREACHABLE);
-	else if (engine->role == ROLE_CLIENT)
-		offer(conn, engine, far);
+		far_fails(conn, engine, VERBS_UNREACHABLE);
 	else
-		reach(conn, engine, far);
+		far_seek(conn, engine, far);
 }
 
 /* Somebody has come to an offer. */
@@ -202,77 +238,120 @@ void far_take_visitor(struct conn *conn, struct engine *engine, struct far *far)
 	struct verbs_tuple tuple, peer;
 	struct verbs_setup setup;
 	struct verbs_conn *link;
+	uint32_t number;
 	int rc = far_verbs->listener_take(far->listener, &request, &offer);
 
 	if (rc == -EAGAIN)
 		return;
 	if (rc < 0) {
-		fails(conn, engine, VERBS_DEVICE_GONE);
+		far_fails(conn, engine, VERBS_DEVICE_GONE);
 		return;
 	}
-	if (!tuple_of(engine, &tuple) || memcmp(&tuple, &offer.tuple, sizeof(tuple)) ||
+	number = verbs_nonce_read(offer.nonce);
+	if (number <= engine->far.meeting || !tuple_of(engine, &tuple) || memcmp(&tuple, &offer.tuple, sizeof(tuple)) ||
 	    verbs_tuple_make((struct sockaddr *)&engine->names.peer, (struct sockaddr *)&engine->names.peer, &peer) ||
-	    memcmp(peer.address[0], offer.from, sizeof(offer.from)) || atomic_load(&far->link)) {
+	    memcmp(peer.address[0], offer.from, sizeof(offer.from)) || far->opening) {
 		far_verbs->refuse(request, VERBS_PROTOCOL);
 		return;
 	}
-	if (!setup_of(far, &setup)) {
+	engine->far.meeting = number;
+	if (!setup_of(far, number, &setup)) {
 		far_verbs->refuse(request, VERBS_MEMLOCK);
 		return;
 	}
 	rc = far_verbs->admit(request, &setup, &link);
 	if (rc < 0) {
-		fails(conn, engine, rc == -ENOMEM ? VERBS_MEMLOCK : VERBS_FAILED);
+		far_fails(conn, engine, rc == -ENOMEM ? VERBS_MEMLOCK : VERBS_FAILED);
 		return;
 	}
-	atomic_store(&far->link, link);
+	far->opening = link;
+	far->since = clock_now();
 	far_watch(far, far_verbs->fd(link));
+}
+
+/* Before the first bytes of a queue pair: nothing is known of its lanes, whose rings begin at that position. */
+static void begin_books(struct far_part *far, uint64_t position)
+{
+	far->out = FAR_OUT_FREE;
+	far->rung = 0;
+	far->confirm = far->entry = position;
+	far->entry_at = far->resend_at = far->resend_to = 0;
+	far->was_void = far->has_left = false;
+	far->kept = false;
+	far->frame_left = 0;
+	far->looked = far->entered = position;
+	far->armed_at = far->armed_bells = 0;
+	far->told = UINT32_MAX;
+	far->told_passed = 0;
+	far->told_end = 0;
+	atomic_store(&far->quiet, false);
+	far->owes_word = false;
+	far->left = 0;
+	far->expects = false;
+	far->skip = 0;
+}
+
+/* Under both locks. */
+static void begin_lanes(struct conn *conn, struct engine *engine, struct far *far)
+{
+	bool again = engine_met(engine);
+
+	begin_books(&engine->far, atomic_load(&far->channel.out.shared->tail));
+	if (again) {
+		far_take_lanes(engine, far);
+	} else {
+		engine->channel = far->channel;
+		far->channel.header = NULL;
+	}
+	engine_lanes_begin(conn, engine);
+	if (again) {
+		far_sources_again(conn, engine);
+		far->trial = (struct far_trial){ 0 };
+		atomic_store(&far->left, false);
+	} else
+		far_sources_begin(conn, engine);
+	atomic_store(&far->link, far->opening);
+	far->opening = NULL;
+	atomic_store(&engine->far.up_at, clock_now());
+	atomic_store(&engine->far.state, FAR_UP);
+	atomic_store(&engine->state, ENGINE_MET);
+	far_look(conn, engine, conn_fd(conn));
+	far_arm(conn, engine);
+	stats_conn(conn->slot, STAT_CONN_MEETINGS, 1);
+	stats_conn(conn->slot, STAT_CONN_RDMA_MEETINGS, 1);
+	stats_conn(conn->slot, STAT_CONN_RDMA_RETURNS, again);
+	log_trace(again ? "met its peer on another host again" : "met its peer on another host");
 }
 
 /* The queue pair is there: the lanes begin. */
 static void meets(struct conn *conn, struct engine *engine, struct far *far)
 {
-	struct both both;
-	bool met = false;
+	bool again = engine_met(engine), met;
+	struct far_both both;
 
-	if (!take_both(engine, &both))
+	if (!far_take_both(engine, &both))
 		return;
-	if (atomic_load(&engine->state) == ENGINE_APART && atomic_load(&engine->holders.count) == 1) {
-		engine->channel = far->channel;
-		far->channel.header = NULL;
-		engine_lanes_begin(conn, engine);
-		far_sources_begin(conn, engine);
-		atomic_store(&engine->far.state, FAR_UP);
-		atomic_store(&engine->state, ENGINE_MET);
-		engine->far.told = UINT32_MAX;
-		far_look(conn, engine, conn_fd(conn));
-		far_arm(conn, engine);
-		stats_conn(conn->slot, STAT_CONN_MEETINGS, 1);
-		stats_conn(conn->slot, STAT_CONN_RDMA_MEETINGS, 1);
-		log_trace("met its peer on another host");
-		met = true;
-	}
-	give_both(engine, &both);
-	if (!met)
-		far_drop_link(far);
-	else if (far->listener) {
-		table_own_drop(far_verbs->listener_fd(far->listener));
-		far_verbs->listener_close(far->listener);
-		far->listener = NULL;
-	}
+	met = again ? far_may_again(conn, engine) :
+		      atomic_load(&engine->state) == ENGINE_APART && atomic_load(&engine->holders.count) == 1;
+	if (met)
+		begin_lanes(conn, engine, far);
+	far_give_both(engine, &both);
+	far_drop_meeting(far);
+	if (met && again)
+		channel_empty(&far->channel);
 }
 
 void far_meet_step(struct conn *conn, struct engine *engine, struct far *far)
 {
 	enum verbs_trouble why;
-	enum verbs_state now = far_verbs->state(atomic_load(&far->link), &why);
+	enum verbs_state now = far_verbs->state(far->opening, &why);
 
 	if (now == VERBS_UP) {
 		meets(conn, engine, far);
-	} else if (now == VERBS_BROKEN && engine->role == ROLE_SERVER && why == VERBS_REFUSED &&
+	} else if (now == VERBS_BROKEN && engine->role == ROLE_SERVER && why == VERBS_REFUSED && !engine_met(engine) &&
 		   ++far->tries < TRIES_MAX) {
-		far_drop_link(far); /* it may not have offered yet */
+		far_drop_meeting(far); /* it may not have offered yet */
 	} else if (now == VERBS_BROKEN) {
-		fails(conn, engine, why);
+		far_fails(conn, engine, why);
 	}
 }

@@ -338,6 +338,7 @@ int far_before_send(struct conn *conn, struct engine *engine, int fd, struct far
 	bool enters = false;
 	int rc;
 
+	far_asks_again(conn, engine);
 	if (lock_take(&engine->out, &hold)) {
 		far_step_out(conn, engine, fd);
 		if (is_mistakable(engine, first.byte))
@@ -367,6 +368,7 @@ int far_before_raw(struct conn *conn, struct engine *engine, int fd, int flags)
 	struct lock_hold hold;
 	int rc;
 
+	far_asks_again(conn, engine);
 	if (lock_take(&engine->out, &hold)) {
 		engine_switch_back(conn, engine, fd);
 		lock_give(&engine->out, &hold);
@@ -377,6 +379,7 @@ int far_before_raw(struct conn *conn, struct engine *engine, int fd, int flags)
 
 bool far_is_raw(struct conn *conn, struct engine *engine, int fd)
 {
+	far_asks_again(conn, engine);
 	far_step_out(conn, engine, fd);
 	return !far_is_between(engine) && !atomic_load(&shared_of(engine)->on_ring) && !atomic_load(&engine->far.error);
 }
@@ -385,6 +388,7 @@ void far_part_ways(struct conn *conn, struct engine *engine, int fd)
 {
 	struct lock_hold hold;
 
+	far_never_again(engine);
 	far_give_up(conn, engine);
 	if (lock_take(&engine->out, &hold)) {
 		far_step_out(conn, engine, fd);

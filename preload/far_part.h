@@ -37,6 +37,14 @@ struct far_part {
 	uint32_t sends;	   /* under the lock `out` */
 	size_t largest;	   /* of these */
 	uint32_t receives; /* under the lock `in` */
+	/* Another queue pair after one that has broken (far_again.c). */
+	_Atomic bool
+		over; /* there is to be none: several processes have had the connection, or a lane was left for good */
+	_Atomic uint64_t again_at; /* ns: not before */
+	_Atomic uint64_t pause_ns; /* behind the last break or try */
+	_Atomic uint64_t up_at;	   /* ns: since when there was the last one */
+	uint32_t meeting;	   /* number of the last request; the agent's */
+	_Atomic uint32_t ended;	   /* queue pairs that are closed, or about to be */
 	/* Under the lock `out`. */
 	enum far_out out;
 	uint64_t confirm;	  /* ring position that the peer has to have seen */
@@ -68,5 +76,12 @@ struct far_part {
 	_Atomic bool
 		nonsense; /* the peer has sent what can't be, or what is here can't be told: the connection is over */
 };
+
+/* Whether bytes are counted also behind a break: there may be another queue pair. */
+static inline bool far_part_counts(const struct far_part *far)
+{
+	return atomic_load_explicit(&far->state, memory_order_relaxed) >= FAR_UP &&
+	       !atomic_load_explicit(&far->over, memory_order_relaxed);
+}
 
 #endif

@@ -70,13 +70,18 @@ bool far_may_rest(struct conn *conn, int fd)
 
 int far_rests(struct conn *conn, struct engine *engine)
 {
-	struct verbs_conn *link = far_link(conn);
+	struct far *far = conn->far;
+	struct verbs_conn *link = far ? far_hold(far) : NULL; /* until far_rises() */
 
 	if (!link || atomic_load(&engine->far.state) != FAR_UP || atomic_load(&engine->holders.count) != 1 ||
-	    far_verbs->rest(link) < 0)
+	    far_verbs->rest(link) < 0) {
+		if (far)
+			far_release(far);
 		return -1;
-	atomic_store(&conn->far->rests, true);
-	uses(conn->far);
+	}
+	far->resting = link;
+	atomic_store(&far->rests, true);
+	uses(far);
 	/* What came before the device was asked to tell comes with no event. */
 	if (!far_look_at_ring(conn, engine)) {
 		far_rises(conn, engine, false);
@@ -89,8 +94,9 @@ void far_rises(struct conn *conn, const struct engine *engine, bool told)
 {
 	struct far *far = conn->far;
 
-	far_verbs->rise(far_link(conn), told);
 	atomic_store(&far->rests, false);
+	far_verbs->rise(far->resting, told);
+	far_release(far);
 	if (told)
 		far_took_event(conn, engine);
 	else

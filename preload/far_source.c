@@ -329,6 +329,15 @@ bool far_fetch(struct conn *conn, struct engine *engine)
 
 /* Both ---------------------------------------------------------------------------------------------------------------- */
 
+void far_sources_again(struct conn *conn, struct engine *engine)
+{
+	struct channel *channel = &engine->channel;
+
+	conn->far->page = channel->header;
+	source_out_again(&channel->sources_out);
+	source_in_again(&channel->sources_in);
+}
+
 void far_sources_begin(struct conn *conn, struct engine *engine)
 {
 	struct channel *channel = &engine->channel;

@@ -25,16 +25,17 @@ static bool opens(struct hot_rest *rest)
 	return true;
 }
 
-static bool watches(struct hot_rest *rest, struct watch *watch, int link)
+static bool watches(struct hot_rest *rest, const struct engine *engine, struct watch *watch, int link)
 {
 	struct epoll_event event = { .events = EPOLLIN, .data.ptr = watch };
 
-	if (watch->link == link + 1)
+	if (watch->link == link + 1 && watch->link_ended == atomic_load(&engine->far.ended))
 		return true;
 	hot_rest_leaves(rest, watch);
 	if (!opens(rest) || sys_call(SYS_epoll_ctl, rest->fd, EPOLL_CTL_ADD, link, (long)&event, 0, 0) < 0)
 		return false;
 	watch->link = link + 1;
+	watch->link_ended = atomic_load(&engine->far.ended); /* it rests: there is no other meanwhile */
 	return true;
 }
 
@@ -48,7 +49,7 @@ bool hot_rest_begins(struct hot_rest *rest, struct conn *conn, struct watch *wat
 	link = engine_rests(conn, engine);
 	watch->told = false;
 	watch->rests = link >= 0;
-	if (watch->rests && watches(rest, watch, link))
+	if (watch->rests && watches(rest, engine, watch, link))
 		return true;
 	/* A broken one is readable for ever. */
 	hot_rest_ends(conn, watch);
@@ -76,8 +77,12 @@ void hot_rest_told(struct hot_rest *rest)
 
 void hot_rest_leaves(struct hot_rest *rest, struct watch *watch)
 {
-	if (watch->link)
+	struct far *held = NULL;
+
+	/* A number that was closed has left by itself, and may be another connection's. */
+	if (watch->link && far_still_has(watch->conn, watch->link_ended, &held))
 		sys_call(SYS_epoll_ctl, rest->fd, EPOLL_CTL_DEL, watch->link - 1, 0, 0, 0);
+	far_lets_go(held);
 	watch->link = 0;
 }
 

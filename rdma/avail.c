@@ -398,6 +398,12 @@ void avail_cut(struct lane *lane)
 	}
 }
 
+void source_in_again(struct source_in *in)
+{
+	memset(in->known, 0, sizeof(in->known));
+	atomic_store(&in->gone, false);
+}
+
 void source_in_open_remote(struct source_in *in, const struct avail_ops *avail, void *context)
 {
 	memset(in, 0, sizeof(*in));

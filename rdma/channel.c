@@ -169,6 +169,28 @@ int channel_take(struct channel *channel, int fd)
 	return map_segment(channel, fd, ring, CHANNEL_CONNECTING);
 }
 
+static void begin_lane(struct lane *lane, uint64_t position)
+{
+	memset(lane->shared, 0, sizeof(*lane->shared));
+	memset(lane->sources, 0, sizeof(*lane->sources));
+	atomic_store(&lane->shared->tail, position);
+	atomic_store(&lane->shared->head, position);
+	atomic_store(&lane->shared->seen, position);
+	lane->head_known = lane->tail_known = position;
+	lane->codes = lane->passed_codes = 0;
+}
+
+void channel_begin_at(struct channel *channel, uint64_t position)
+{
+	begin_lane(&channel->out, position);
+	begin_lane(&channel->in, position);
+}
+
+void channel_empty(struct channel *channel)
+{
+	sys_call(SYS_madvise, (long)channel->header, mapped_bytes(channel->out.bytes), MADV_REMOVE, 0, 0, 0);
+}
+
 void channel_close(struct channel *channel)
 {
 	if (channel->out.out)

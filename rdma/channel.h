@@ -56,6 +56,13 @@ int channel_take(struct channel *channel, int fd);
  */
 void channel_open_sources(struct channel *channel, const struct transport_ops *transport, const uint8_t *identity);
 
+/*
+ * Between hosts, where a channel is one end's alone and may serve one queue pair after the other, once nothing writes there any more:
+ * both lanes begin on TCP, at a ring position that has not been used in it; and while it is not used it takes no memory.
+ */
+void channel_begin_at(struct channel *channel, uint64_t position);
+void channel_empty(struct channel *channel);
+
 /* Ends this process's use. Sources that it has announced are to be kept before: source_keep_all(). */
 void channel_close(struct channel *channel);
 

@@ -35,6 +35,23 @@ void source_out_open_remote(struct source_out *out, const struct transport_ops *
 	out->answer = 1;
 }
 
+bool source_out_rests(const struct source_out *out)
+{
+	for (unsigned int i = 0; i < SOURCE_SLOTS; i++) {
+		if (atomic_load(&out->entry[i].users))
+			return false;
+	}
+	return true;
+}
+
+/* The peer sees the low half of a number, which begins at 1 as at first. */
+void source_out_again(struct source_out *out)
+{
+	for (unsigned int i = 0; i < SOURCE_SLOTS; i++)
+		atomic_store(&out->entry[i].number, 0);
+	out->first = out->next = ((out->next >> 32) + 1) << 32 | 1;
+}
+
 /* Whether a place is in this process's memory. */
 static bool is_own(const struct source_out *out, const struct transport_place *place)
 {

@@ -181,6 +181,14 @@ void source_out_open_remote(struct source_out *out, const struct transport_ops *
 			    struct transport_place place);
 void source_in_open_remote(struct source_in *in, const struct avail_ops *avail, void *context);
 
+/*
+ * The sources of a lane that begins anew, with other memory, for another queue pair: none is outstanding, and no number that this end's books
+ * may know comes again. Returns whether no thread is at an old one: before that it may not.
+ */
+bool source_out_rests(const struct source_out *out);
+void source_out_again(struct source_out *out);
+void source_in_again(struct source_in *in);
+
 /* Gives the token back, at the end of the connection in this process. */
 void source_out_close(struct source_out *out);
 

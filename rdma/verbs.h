@@ -88,7 +88,10 @@ struct verbs_device {
 	bool on_demand;		      /* pages need not be pinned (not used yet) */
 };
 
-/* What a connection is made of; zeroes are defaults. The lanes are copied, their memory is the caller's until close(). */
+/*
+ * What a connection is made of; zeroes are defaults. The lanes are copied, their memory is the caller's until close(). They are empty, at
+ * both ends at the same ring position.
+ */
 struct verbs_setup {
 	struct lane out, in;
 	uint32_t depth;			  /* work requests under way (128) */

@@ -43,6 +43,8 @@ static int set_up(struct verbs_conn *conn, const struct verbs_setup *setup)
 	    conn->setup.receives < VERBS_RECEIVES_MIN || conn->setup.receives > VERBS_RECEIVES_MAX ||
 	    conn->depth < 16 || conn->setup.reads > 255 || conn->setup.ack_timeout > 31 || conn->setup.retries > 7)
 		return -EINVAL;
+	conn->pushed = atomic_load(&setup->out.shared->tail);
+	atomic_store(&conn->told_head, atomic_load(&setup->in.shared->head));
 	return 0;
 }
 
@@ -266,6 +268,7 @@ void verbs_close(struct verbs_conn *conn)
 	queue_close(conn);
 	if (conn->id)
 		rdma_destroy_id(conn->id);
+	device_unuse(conn->context);
 	events_close(conn->events);
 	own_close(conn->fd);
 	pthread_mutex_destroy(&conn->lock);

@@ -2,6 +2,7 @@
 /* Devices, and the memory that is registered with them. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -14,6 +15,11 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the domains and their caches */
 static struct domain *domains;
+static struct use {
+	struct use *next;
+	struct ibv_context *context;
+	uint32_t count;
+} * uses; /* of devices */
 static struct verbs_budget budget;
 
 #define TROUBLE_TEXT(name, text) text,
@@ -162,12 +168,95 @@ void events_close(struct rdma_event_channel *events)
 	rdma_destroy_event_channel(events);
 }
 
-void device_raise(struct ibv_context *context)
+static struct use *use_of(const struct ibv_context *context)
 {
-	if (!context) /* bound to no device */
+	struct use *use = uses;
+
+	while (use && use->context != context)
+		use = use->next;
+	return use;
+}
+
+void device_use(struct ibv_context **used, struct ibv_context *context)
+{
+	struct use *use;
+	int held;
+
+	if (*used || !context)
 		return;
 	context->cmd_fd = own_keep(context->cmd_fd);
 	context->async_fd = own_keep(context->async_fd);
+	held = verbs_take(&lock);
+	use = use_of(context);
+	if (!use) {
+		use = calloc(1, sizeof(*use));
+		if (use) {
+			use->context = context;
+			use->next = uses;
+			uses = use;
+		}
+	}
+	if (use)
+		use->count++;
+	verbs_give(&lock, held);
+	*used = context;
+}
+
+void device_unuse(struct ibv_context *context)
+{
+	int held = verbs_take(&lock);
+	struct use *use = context ? use_of(context) : NULL;
+
+	if (use)
+		use->count--;
+	verbs_give(&lock, held);
+}
+
+static bool is_listed(struct ibv_device **list, int count, const struct ibv_device *device)
+{
+	for (int i = 0; i < count; i++) {
+		if (list[i] == device)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * librdmacm closes such a device when it comes to a new one, which a driver that waits does not let come: so the kernel is
+ * told by their numbers' being something else.
+ */
+static void let_go(const struct ibv_context *context)
+{
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+	if (null < 0)
+		return;
+	dup3(null, context->cmd_fd, O_CLOEXEC);
+	dup3(null, context->async_fd, O_CLOEXEC);
+	close(null);
+}
+
+void device_sweep(void)
+{
+	int held = verbs_take(&lock), count = 0;
+	struct ibv_device **list = NULL;
+
+	for (struct use **at = &uses; *at;) {
+		struct use *use = *at;
+
+		if (!use->count && !list)
+			list = ibv_get_device_list(&count);
+		if (use->count || !list || is_listed(list, count, use->context->device)) {
+			at = &use->next;
+			continue;
+		}
+		let_go(use->context);
+		*at = use->next;
+		free(use);
+	}
+	if (list)
+		ibv_free_device_list(list);
+	verbs_give(&lock, held);
 }
 
 int domain_open(struct ibv_context *context, const uint8_t address[16], struct domain **out)

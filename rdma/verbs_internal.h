@@ -73,7 +73,8 @@ struct verbs_conn {
 
 	struct rdma_event_channel *events;
 	struct rdma_cm_id *id;
-	struct ibv_qp *qp; /* NULL before it is there */
+	struct ibv_context *context; /* of the device, once it is known */
+	struct ibv_qp *qp;	     /* NULL before it is there */
 	struct ibv_comp_channel *channel;
 	struct ibv_cq *cq_in, *cq_out;
 	uint32_t cq_events_in, cq_events_out; /* taken and to be acknowledged */
@@ -128,10 +129,15 @@ void verbs_hide(struct verbs_conn *conn, struct verbs_region *region);
 unsigned int verbs_invalidate(const void *address, size_t bytes);
 
 /*
- * Out of the program's way go the descriptors by which librdmacm has opened a device: the program counts on the lowest free number.
- * Before they are used for anything else. NULL: there is none.
+ * The devices that librdmacm has opened, which it never closes as long as they are there. *used is NULL, or `context`, which NULL stands
+ * for no device; device_unuse() when the id is destroyed. Out of the program's way go its descriptors, before they are used
+ * for anything else: the program counts on the lowest free number.
  */
-void device_raise(struct ibv_context *context);
+void device_use(struct ibv_context **used, struct ibv_context *context);
+void device_unuse(struct ibv_context *context);
+
+/* Lets go of devices that are no longer there and have no user: some drivers wait for that before they let one come again. */
+void device_sweep(void);
 int domain_open(struct ibv_context *context, const uint8_t address[16], struct domain **out);
 void domain_close(struct domain *domain);
 int domain_get(struct domain *domain, const void *address, size_t bytes, uint32_t rights, struct verbs_region **out);

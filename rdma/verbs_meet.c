@@ -16,6 +16,7 @@
 struct verbs_listener {
 	struct rdma_event_channel *events;
 	struct rdma_cm_id *id;
+	struct ibv_context *context;
 };
 
 struct verbs_request {
@@ -45,6 +46,7 @@ int verbs_listen(const struct sockaddr *address, int backlog, struct verbs_liste
 
 	if (!listener)
 		return -ENOMEM;
+	device_sweep();
 	listener->events = make_events();
 	if (!listener->events || rdma_create_id(listener->events, &listener->id, listener, RDMA_PS_TCP) ||
 	    rdma_bind_addr(listener->id, (struct sockaddr *)address) || rdma_listen(listener->id, backlog)) {
@@ -52,7 +54,7 @@ int verbs_listen(const struct sockaddr *address, int backlog, struct verbs_liste
 		verbs_listener_close(listener);
 		return rc;
 	}
-	device_raise(listener->id->verbs);
+	device_use(&listener->context, listener->id->verbs);
 	*out = listener;
 	return 0;
 }
@@ -71,6 +73,7 @@ void verbs_listener_close(struct verbs_listener *listener)
 {
 	if (listener->id)
 		rdma_destroy_id(listener->id);
+	device_unuse(listener->context);
 	if (listener->events)
 		events_close(listener->events);
 	free(listener);
@@ -222,10 +225,13 @@ int verbs_admit(struct verbs_request *request, const struct verbs_setup *setup, 
 int verbs_connect(const struct sockaddr *from, const struct sockaddr *to, const struct verbs_tuple *tuple,
 		  const struct verbs_setup *setup, struct verbs_conn **out)
 {
-	struct rdma_event_channel *events = make_events();
+	struct rdma_event_channel *events;
 	struct verbs_conn *conn = NULL;
-	int rc = events ? conn_make(setup, events, &conn) : -EMFILE;
+	int rc;
 
+	device_sweep();
+	events = make_events();
+	rc = events ? conn_make(setup, events, &conn) : -EMFILE;
 	if (rc < 0 || !conn)
 		return rc;
 	conn->tuple = *tuple;
@@ -315,7 +321,7 @@ void meet_step(struct verbs_conn *conn, struct rdma_cm_event *event)
 	int rc = 0;
 
 	if (opening && event->event == RDMA_CM_EVENT_ADDR_RESOLVED) {
-		device_raise(conn->id->verbs);
+		device_use(&conn->context, conn->id->verbs);
 		set_timeout(conn);
 		rc = rdma_resolve_route(conn->id, RESOLVE_MS) ? -errno : 0;
 	} else if (opening && event->event == RDMA_CM_EVENT_ROUTE_RESOLVED) {

@@ -108,7 +108,7 @@ int queue_open(struct verbs_conn *conn)
 	uint8_t host[16];
 	int rc = open_limits(conn);
 
-	device_raise(conn->id->verbs);
+	device_use(&conn->context, conn->id->verbs);
 	if (rc < 0)
 		return rc;
 	host_of(rdma_get_peer_addr(conn->id), host);

@@ -83,6 +83,18 @@ int verbs_tuple_make(const struct sockaddr *connecting, const struct sockaddr *a
 	return rc < 0 ? rc : tuple_end(accepting, out->address[1], &out->port[1]);
 }
 
+void verbs_nonce_number(uint8_t nonce[VERBS_NONCE_BYTES], uint32_t number)
+{
+	put32(nonce, number);
+}
+
+uint32_t verbs_nonce_read(const uint8_t nonce[VERBS_NONCE_BYTES])
+{
+	uint32_t number = get32(nonce);
+
+	return number <= VERBS_MEETINGS_MAX ? number : 0;
+}
+
 void verbs_offer_write(const struct verbs_offer *offer, uint8_t out[VERBS_OFFER_BYTES])
 {
 	write_head(out, KIND_OFFER);

@@ -17,11 +17,12 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-#define VERBS_WIRE_VERSION 2u
+#define VERBS_WIRE_VERSION 3u
 #define VERBS_OFFER_BYTES 56u
 #define VERBS_GRANT_BYTES 48u
 #define VERBS_REFUSAL_BYTES 8u
 #define VERBS_NONCE_BYTES 16u
+#define VERBS_MEETINGS_MAX 0xffffffu
 #define VERBS_RECEIVES_MIN 32u
 #define VERBS_RECEIVES_MAX 1023u /* as many can be acknowledged in one notice */
 
@@ -33,7 +34,7 @@ struct verbs_tuple {
 
 struct verbs_offer {
 	struct verbs_tuple tuple;
-	uint8_t nonce[VERBS_NONCE_BYTES];
+	uint8_t nonce[VERBS_NONCE_BYTES]; /* begins with the number of the meeting */
 	uint8_t from[16]; /* not a part of it: the address that the request came from, as rdma_cm tells */
 };
 
@@ -63,6 +64,13 @@ struct verbs_notice {
 
 /* Fills in a tuple. Returns 0, or -EAFNOSUPPORT. */
 int verbs_tuple_make(const struct sockaddr *connecting, const struct sockaddr *accepting, struct verbs_tuple *out);
+
+/*
+ * A connection may meet several times, one queue pair after the other: each request has a number of its own, from 1 to
+ * VERBS_MEETINGS_MAX, higher than those before it. 0: it is none.
+ */
+void verbs_nonce_number(uint8_t nonce[VERBS_NONCE_BYTES], uint32_t number);
+uint32_t verbs_nonce_read(const uint8_t nonce[VERBS_NONCE_BYTES]);
 
 void verbs_offer_write(const struct verbs_offer *offer, uint8_t out[VERBS_OFFER_BYTES]);
 void verbs_grant_write(const struct verbs_grant *grant, uint8_t out[VERBS_GRANT_BYTES]);

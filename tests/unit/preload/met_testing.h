@@ -90,7 +90,7 @@ static inline int connect_ends(void **state)
 	return meet_ends();
 }
 
-static int close_ends(void **state)
+static inline int close_ends(void **state)
 {
 	for (int end = 0; end < 2; end++) {
 		conn_close(ends[end]);

@@ -51,6 +51,17 @@ static void offer_is_read_as_written(void **state)
 	assert_memory_equal(got.tuple.address[0], "\0\0\0\0\0\0\0\0\0\0\xff\xff\x0a\x09\x00\x01", 16);
 }
 
+static void number_of_a_meeting_is_read_as_written(void **state)
+{
+	uint8_t nonce[VERBS_NONCE_BYTES] = "0123456789abcde";
+
+	verbs_nonce_number(nonce, VERBS_MEETINGS_MAX);
+	assert_int_equal(verbs_nonce_read(nonce), VERBS_MEETINGS_MAX);
+	assert_memory_equal(nonce + 4, "456789abcde", 12);
+	verbs_nonce_number(nonce, VERBS_MEETINGS_MAX + 1);
+	assert_int_equal(verbs_nonce_read(nonce), 0);
+}
+
 static void offer_that_is_none_is_refused(void **state)
 {
 	struct verbs_offer offer = an_offer(), got;
@@ -165,6 +176,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(offer_is_read_as_written),
 		cmocka_unit_test(offer_that_is_none_is_refused),
+		cmocka_unit_test(number_of_a_meeting_is_read_as_written),
 		cmocka_unit_test(tuple_of_another_family_is_refused),
 		cmocka_unit_test(grant_is_read_as_written),
 		cmocka_unit_test(grant_that_cannot_be_is_refused),

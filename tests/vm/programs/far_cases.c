@@ -308,6 +308,22 @@ static void cancelled_client(struct stream *stream, char *self)
 	take(stream, PART);
 }
 
+/* returns: there and back, of all sizes, until a file is there. What is sent by parts is echoed as it comes. */
+static void returns_client(struct stream *stream, char *self)
+{
+	static const size_t sizes[] = { 1, SMALL, PART, 3 * PART, 16, 2 * PART + 7 };
+	const char *until = getenv("FAR_UNTIL");
+
+	check(until, "FAR_UNTIL");
+	for (unsigned int i = 0; access(until, F_OK); i++) {
+		size_t bytes = sizes[i % (sizeof(sizes) / sizeof(sizes[0]))];
+
+		put(stream, bytes, 0);
+		take(stream, bytes);
+	}
+	fprintf(stderr, "%llu bytes\n", (unsigned long long)stream->sent);
+}
+
 static const struct {
 	const char *name;
 	void (*server)(struct stream *stream);
@@ -321,6 +337,7 @@ static const struct {
 	{ "exec_full", exec_full_server, exec_full_client, false },
 	{ "dontwait", dontwait_server, dontwait_client, false },
 	{ "cancelled", cancelled_server, cancelled_client, false },
+	{ "returns", cancelled_server, returns_client, false },
 };
 
 static int listen_at(const char *address, struct sockaddr_in *out)

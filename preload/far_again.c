@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Another queue pair for a connection whose last one has broken (far.h, "Again").
+ *
+ * Each end by itself first comes to rest: its sends go by TCP and nothing is owed, what it receives comes by TCP and nothing is to be
+ * left out. Which that is, the states of the lanes tell, without a word of the peer's: whoever has seen a TAKEOVER, or a SWITCH, waits for
+ * what ends it in the stream, and who has not needs nothing. Only an end at rest listens, or asks; so when one that asks finds one that
+ * listens, both directions are on TCP for both, and both count the same stream. Then the agent closes the former queue pair: behind that
+ * the device writes nothing more to the lanes' memory.
+ *
+ * The lanes of the next one are in other memory, which serves again for the one after it: nobody unmaps what a thread without
+ * a lock may be looking at. Their ring begins at a position that follows from the number of the request, so that none comes twice. A
+ * request with a number that is not higher than the last one is refused.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/sys.h"
+#include "preload/far_internal.h"
+#include "preload/guest.h"
+
+#define PAUSE_MAX_NS (60 * NS_PER_SEC)
+#define LASTED 8		    /* pauses: a queue pair that has lasted that long was worth it */
+#define RESTS_NS (50 * NS_PER_MS)   /* until the lanes are looked at again */
+#define DEVICE_NS NS_PER_SEC	    /* until the devices are, or a meeting */
+#define OPENING_NS (3 * NS_PER_SEC) /* for a meeting: rdma_cm itself takes a minute where nothing answers */
+
+static uint64_t first_pause(void)
+{
+	return (uint64_t)settings.rdma_again_ms * NS_PER_MS;
+}
+
+static void pause_longer(struct far_part *far)
+{
+	uint64_t pause = atomic_load(&far->pause_ns) * 2;
+
+	pause = pause < first_pause() ? first_pause() : pause < PAUSE_MAX_NS ? pause : PAUSE_MAX_NS;
+	atomic_store(&far->pause_ns, pause);
+	atomic_store(&far->again_at, clock_now() + pause);
+}
+
+void far_has_broken(struct conn *conn, struct engine *engine)
+{
+	struct far_part *far = &engine->far;
+
+	if (!settings.rdma_again_ms) {
+		atomic_store(&far->over, true);
+		return;
+	}
+	if (clock_now() - atomic_load(&far->up_at) > LASTED * atomic_load(&far->pause_ns))
+		atomic_store(&far->pause_ns, 0);
+	pause_longer(far);
+}
+
+void far_was_in_vain(struct conn *conn, struct engine *engine)
+{
+	stats_reason(conn->slot, REASON_RDMA_IN_VAIN);
+	pause_longer(&engine->far);
+}
+
+bool far_still_has(struct conn *conn, uint32_t ended, struct far **held)
+{
+	const struct engine *engine = atomic_load(&conn->engine);
+	struct far *far = conn->far;
+
+	*held = NULL;
+	if (!engine || !far)
+		return true; /* it ends with the connection */
+	far_hold(far);
+	if (atomic_load(&engine->far.ended) == ended) {
+		*held = far;
+		return true;
+	}
+	far_release(far);
+	return false;
+}
+
+void far_lets_go(struct far *held)
+{
+	if (held)
+		far_release(held);
+}
+
+void far_never_again(struct engine *engine)
+{
+	if (!atomic_exchange(&engine->far.over, true))
+		far_kick(); /* what it may have open */
+}
+
+void far_asks_again(struct conn *conn, struct engine *engine)
+{
+	struct far *far = conn->far;
+
+	if (!far || atomic_load_explicit(&engine->far.state, memory_order_relaxed) != FAR_BROKEN ||
+	    atomic_load(&engine->far.over) || far_failed() || clock_now() < atomic_load(&engine->far.again_at))
+		return;
+	if (!atomic_exchange(&far->asked, true))
+		far_kick();
+}
+
+/* What is sent goes by TCP, all of it, and no source is the program's memory any more. */
+static bool out_rests(const struct engine *engine)
+{
+	const struct far_part *far = &engine->far;
+	const struct channel *channel = &engine->channel;
+
+	return far->out == FAR_OUT_FREE && !far->frame_left && far->resend_at == far->resend_to &&
+	       !atomic_load(&channel->out.shared->on_ring) && (!channel->out.out || far->kept) &&
+	       source_out_rests(&channel->sources_out);
+}
+
+/* What is received comes by TCP, and is new. */
+static bool in_rests(const struct engine *engine)
+{
+	const struct far_part *far = &engine->far;
+	const struct lane *in = &engine->channel.in;
+	const struct lane_shared *shared = in->shared;
+
+	if (far->expects || far->left || far->skip || far->nonsense)
+		return false;
+	return lane_has_left(in) ? lane_is_over(in) :
+				   !atomic_load(&shared->from_ring) && !atomic_load(&shared->bells_skip) &&
+					   atomic_load(&shared->head) == atomic_load(&shared->tail);
+}
+
+bool far_may_again(struct conn *conn, struct engine *engine)
+{
+	return engine_met(engine) && atomic_load(&engine->far.state) == FAR_BROKEN && !atomic_load(&engine->far.over) &&
+	       !engine->pinned && !atomic_load(&engine->shut) && atomic_load(&engine->holders.count) == 1 &&
+	       !engine_is_closing(conn) && !guest_sandboxed() && out_rests(engine) && in_rests(engine);
+}
+
+/* Under both locks. The device may have something to say yet that nobody wants to hear. */
+static void let_go(struct engine *engine, struct far *far)
+{
+	struct verbs_conn *link = atomic_load(&far->link);
+
+	if (!link)
+		return;
+	far_hide_all(far, link);
+	atomic_fetch_add(&engine->far.ended, 1);
+	atomic_store(&far->link, NULL);
+	atomic_store(&far->stuck, false);
+	far->former = link;
+}
+
+/* Returns whether there is none any more. */
+static bool close_former(struct far *far)
+{
+	if (!far->former)
+		return true;
+	if (atomic_load(&far->users))
+		return false;
+	far_unwatch(far_verbs->fd(far->former));
+	far_verbs->close(far->former);
+	far->former = NULL;
+	return true;
+}
+
+/* Both lanes as far as they come by themselves. Returns whether another queue pair may be looked for. */
+static bool comes_to_rest(struct conn *conn, struct engine *engine, struct far *far)
+{
+	struct far_both both;
+	bool rests;
+
+	if (!far_take_both(engine, &both))
+		return false;
+	if (!engine_is_closing(conn)) {
+		size_t none;
+
+		far_look(conn, engine, conn_fd(conn));
+		lane_get(&engine->channel.in, NULL, 0, false, &none); /* passes what is no data */
+		far_look(conn, engine, conn_fd(conn));
+		far_step_out(conn, engine, conn_fd(conn));
+	}
+	rests = far_may_again(conn, engine);
+	if (rests)
+		let_go(engine, far);
+	far_give_both(engine, &both);
+	return rests;
+}
+
+void far_try_again(struct conn *conn, struct engine *engine, struct far *far)
+{
+	if (atomic_load(&engine->far.state) != FAR_BROKEN || clock_now() < atomic_load(&engine->far.again_at))
+		return;
+	if (far->opening || far->listener) {
+		atomic_store(&engine->far.again_at, clock_now() + DEVICE_NS);
+		if (far->opening && clock_now() - far->since > OPENING_NS)
+			far_fails(conn, engine, VERBS_UNREACHABLE);
+		return;
+	}
+	atomic_store(&engine->far.again_at, clock_now() + RESTS_NS);
+	if (!comes_to_rest(conn, engine, far) || !close_former(far))
+		return;
+	atomic_store(&engine->far.again_at, clock_now() + DEVICE_NS);
+	if (far_possible())
+		far_seek(conn, engine, far);
+}
+
+static void swap_memory(struct lane *now, struct lane *next)
+{
+	struct lane before = *now;
+
+	now->shared = next->shared;
+	now->ring = next->ring;
+	now->area = next->area;
+	now->sources = next->sources;
+	now->head_known = next->head_known;
+	now->tail_known = next->tail_known;
+	now->codes = now->passed_codes = 0;
+	next->shared = before.shared;
+	next->ring = before.ring;
+	next->area = before.area;
+	next->sources = before.sources;
+}
+
+void far_take_lanes(struct engine *engine, struct far *far)
+{
+	struct channel *now = &engine->channel, *next = &far->channel;
+	struct channel_header *header = now->header;
+	const struct lane_shared *in = now->in.shared, *out = now->out.shared;
+
+	engine->sent = atomic_load(&out->sent);
+	engine->received = atomic_load(&in->received);
+	engine->raw_receiving = atomic_load(&in->raw);
+	engine->reader = atomic_load(&in->reader);
+	engine->ring_bytes -= atomic_load(&out->bells); /* what the stream has had that was no data */
+	now->header = next->header;
+	next->header = header;
+	swap_memory(&now->out, &next->out);
+	swap_memory(&now->in, &next->in);
+}

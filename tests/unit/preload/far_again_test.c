@@ -1,0 +1,573 @@
+/* SPDX-License-Identifier: MIT */
+/* One queue pair after the other: both ends of a connection are here, with a device by hand, and the agent's steps are the test's. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+
+#include "common/clock.h"
+#include "met_testing.h"
+#include "cable_testing.h"
+#include "rdma/guard.h"
+
+#define SERVER 1
+#define CLIENT 0
+#define PART 3000
+#define RUNS 60u
+#define LARGE 20000
+
+static struct far fars[2];
+static uint64_t sent[2], received[2]; /* by each end */
+
+static struct engine *engine_of(int end)
+{
+	return atomic_load(&conns[end]->engine);
+}
+
+static struct plug *plug_at(int end)
+{
+	return plug_of(atomic_load(&fars[end].link));
+}
+
+/* What an agent does for a connection whose program makes no call. */
+static void serve(int end)
+{
+	struct engine *engine = engine_of(end);
+	struct far_both both;
+
+	assert_true(far_take_both(engine, &both));
+	far_look(conns[end], engine, ends[end]);
+	far_step_out(conns[end], engine, ends[end]);
+	far_give_both(engine, &both);
+}
+
+/* The other end's agent answers whoever sleeps. */
+static void answer(struct plug *sleeper)
+{
+	static bool busy;
+	int other = sleeper == plug_at(CLIENT) ? SERVER : CLIENT;
+
+	if (busy)
+		return;
+	busy = true;
+	serve(other);
+	busy = false;
+}
+
+/* As both agents do, from a data call of each end on. Returns whether there is a queue pair. */
+static bool meet(void)
+{
+	for (int end = CLIENT; end <= SERVER; end++) {
+		if (!fars[end].opening && !fars[end].listener)
+			far_seek(conns[end], engine_of(end), &fars[end]);
+	}
+	if (fars[CLIENT].listener)
+		far_take_visitor(conns[CLIENT], engine_of(CLIENT), &fars[CLIENT]);
+	for (int end = SERVER; end >= CLIENT; end--) {
+		if (fars[end].opening)
+			far_meet_step(conns[end], engine_of(end), &fars[end]);
+	}
+	return atomic_load(&engine_of(CLIENT)->far.state) == FAR_UP &&
+	       atomic_load(&engine_of(SERVER)->far.state) == FAR_UP;
+}
+
+/* It is time. Returns whether the end is at rest, and nothing is left of the last queue pair. */
+static bool rests(int end)
+{
+	atomic_store(&engine_of(end)->far.again_at, 0);
+	far_try_again(conns[end], engine_of(end), &fars[end]);
+	return !atomic_load(&fars[end].link) && !fars[end].former;
+}
+
+static bool meet_again(void)
+{
+	serve(CLIENT);
+	serve(SERVER);
+	return rests(CLIENT) && rests(SERVER) && meet();
+}
+
+static int begin(void **state)
+{
+	if ((!stats && stats_start()) || (!table && table_start()))
+		return -1;
+	memset(&cable, 0, sizeof(cable));
+	memset(sent, 0, sizeof(sent));
+	memset(received, 0, sizeof(received));
+	cable.agent = answer;
+	far_verbs = &cable_device;
+	connect_pair(ends);
+	for (int end = 0; end < 2; end++) {
+		conn_open(ends[end], end == CLIENT ? ROLE_CLIENT : ROLE_SERVER, false);
+		conns[end] = table_conn(ends[end]);
+		fars[end] = (struct far){ .conn = conns[end], .channel.fd = -1, .ended.fd = -1 };
+		conns[end]->far = &fars[end];
+		atomic_store(&engine_of(end)->far.state, FAR_APART);
+	}
+	return meet() ? 0 : -1;
+}
+
+static int finish(void **state)
+{
+	for (int end = 0; end < 2; end++) {
+		struct engine *engine = engine_of(end);
+
+		/* As far_bury() and the agent do. */
+		far_drop_all(&fars[end]);
+		channel_close(&fars[end].channel);
+		conns[end]->far = NULL;
+		atomic_store(&engine->far.state, FAR_NONE);
+		engine->far.out = FAR_OUT_FREE;
+		conn_close(ends[end]);
+		close(ends[end]);
+	}
+	return 0;
+}
+
+static uint8_t byte_at(int end, uint64_t at)
+{
+	return (uint8_t)(at * 7 + at / 251 + (uint64_t)end);
+}
+
+static void put(int end, size_t bytes)
+{
+	char data[bytes];
+	struct iovec iov = { data, bytes };
+	ssize_t rc;
+
+	for (size_t i = 0; i < bytes; i++)
+		data[i] = (char)byte_at(end, sent[end] + i);
+	rc = engine_send(conns[end], ends[end], &iov, 1, MSG_DONTWAIT);
+	if (rc == ENGINE_BY_KERNEL) {
+		__attribute__((cleanup(engine_raw_ends))) struct engine_raw raw =
+			engine_raw_begins(conns[end], ends[end], MSG_DONTWAIT);
+
+		assert_int_equal(raw.error, 0);
+		rc = raw.done = real.send(ends[end], data, bytes, MSG_NOSIGNAL);
+	}
+	assert_int_equal(rc, bytes);
+	sent[end] += bytes;
+}
+
+/* All that the other end has sent. */
+static void take_all(int end)
+{
+	uint64_t until = clock_now() + 10 * NS_PER_SEC;
+	char data[2 * PART];
+
+	while (received[end] != sent[1 - end]) {
+		ssize_t rc = receive_some(end, data, sizeof(data), MSG_DONTWAIT);
+
+		serve(1 - end);
+		if (rc == -EAGAIN && clock_now() < until)
+			continue;
+		assert_true(rc > 0);
+		for (ssize_t i = 0; i < rc; i++)
+			assert_int_equal((uint8_t)data[i], byte_at(1 - end, received[end] + (uint64_t)i));
+		received[end] += (uint64_t)rc;
+	}
+}
+
+static bool on_ring(int end)
+{
+	return atomic_load(&lane_from(end)->shared->on_ring);
+}
+
+static void exchange(void)
+{
+	for (int i = 0; i < 4; i++) {
+		for (int end = 0; end < 2; end++) {
+			put(end, PART);
+			take_all(1 - end);
+		}
+	}
+}
+
+/* Both ends notice. What was put since is nowhere but in its sender's ring. */
+static void break_both(void)
+{
+	for (int end = 0; end < 2; end++)
+		plug_give_up(atomic_load(&fars[end].link));
+}
+
+static void cut(void)
+{
+	for (int end = 0; end < 2; end++)
+		plug_at(end)->cut = true;
+}
+
+static uint64_t counted(int end, enum stat_conn what)
+{
+	return atomic_load(&stats->slot[conns[end]->slot].conn[what]);
+}
+
+static void lanes_are_on_their_rings_again_after_each_break(void **state)
+{
+	for (int round = 0; round < 5; round++) {
+		exchange();
+		assert_true(on_ring(CLIENT) && on_ring(SERVER));
+		cut();
+		put(CLIENT, PART);
+		put(SERVER, 2 * PART);
+		break_both();
+		put(CLIENT, PART);
+		take_all(SERVER);
+		take_all(CLIENT);
+		assert_false(on_ring(CLIENT) || on_ring(SERVER));
+		assert_true(meet_again());
+	}
+	exchange();
+	assert_true(on_ring(CLIENT) && on_ring(SERVER));
+	assert_int_equal(counted(CLIENT, STAT_CONN_RDMA_RETURNS), 5);
+	assert_int_equal(counted(SERVER, STAT_CONN_RDMA_MEETINGS), 6);
+	assert_int_equal(cable.open, 2);
+}
+
+/* Raw bytes that are under way at the meeting come first. */
+static void bytes_that_went_by_tcp_come_before_those_of_the_next_ring(void **state)
+{
+	exchange();
+	break_both();
+	put(CLIENT, PART);
+	take_all(SERVER);
+	serve(SERVER);
+	assert_true(rests(CLIENT) && rests(SERVER));
+	put(CLIENT, PART);
+	assert_true(meet());
+	put(CLIENT, PART);
+	assert_true(on_ring(CLIENT));
+	take_all(SERVER);
+}
+
+static void end_that_owes_bytes_is_not_at_rest(void **state)
+{
+	char much[65536] = { 0 };
+	int full[2], before;
+
+	exchange();
+	cut();
+	put(CLIENT, PART);
+	break_both();
+	/* A socket that is full takes the place. */
+	before = dup(ends[CLIENT]);
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, full), 0);
+	while (real.send(full[0], much, sizeof(much), MSG_DONTWAIT) > 0)
+		;
+	assert_int_equal(dup2(full[0], ends[CLIENT]), ends[CLIENT]);
+	assert_false(rests(CLIENT));
+	assert_int_equal(dup2(before, ends[CLIENT]), ends[CLIENT]);
+	close(before);
+	close(full[0]);
+	close(full[1]);
+	take_all(SERVER);
+	serve(SERVER);
+	assert_true(rests(CLIENT));
+}
+
+static void end_that_has_not_taken_the_rest_is_not_at_rest(void **state)
+{
+	exchange();
+	cut();
+	put(CLIENT, PART);
+	break_both();
+	/* Its own sends are on TCP; of the peer's it has not heard. */
+	serve(SERVER);
+	assert_false(rests(SERVER));
+	serve(CLIENT);
+	assert_true(rests(SERVER));
+}
+
+static void end_that_has_not_noticed_the_break_is_left_alone(void **state)
+{
+	put(CLIENT, 1);
+	take_all(SERVER);
+	/* Nothing of the peer's is on a ring, and nothing of its own. */
+	assert_true(far_before_raw(conns[CLIENT], engine_of(CLIENT), ends[CLIENT], MSG_DONTWAIT) == 0);
+	take_all(SERVER);
+	serve(SERVER);
+	plug_give_up(atomic_load(&fars[SERVER].link));
+	serve(SERVER);
+	assert_true(rests(SERVER));
+	assert_false(rests(CLIENT));
+	far_seek(conns[SERVER], engine_of(SERVER), &fars[SERVER]);
+	assert_int_equal(plug_state((struct verbs_conn *)fars[SERVER].opening, NULL), VERBS_BROKEN);
+	far_meet_step(conns[SERVER], engine_of(SERVER), &fars[SERVER]);
+	assert_null(fars[SERVER].opening);
+	/* Its next send finds out. */
+	put(CLIENT, PART);
+	take_all(SERVER);
+	assert_true(meet_again());
+	exchange();
+	assert_true(on_ring(CLIENT));
+}
+
+static void old_request_is_refused(void **state)
+{
+	exchange();
+	break_both();
+	take_all(SERVER);
+	take_all(CLIENT);
+	exchange();
+	assert_true(rests(CLIENT) && rests(SERVER));
+	engine_of(SERVER)->far.meeting--;
+	assert_false(meet());
+	assert_null(fars[CLIENT].opening);
+	assert_int_equal(atomic_load(&engine_of(CLIENT)->far.state), FAR_BROKEN);
+	assert_true(meet_again());
+}
+
+static void break_during_the_next_meeting_leaves_the_connection_on_tcp(void **state)
+{
+	uint64_t pause;
+
+	exchange();
+	break_both();
+	exchange();
+	assert_true(rests(CLIENT) && rests(SERVER));
+	far_seek(conns[CLIENT], engine_of(CLIENT), &fars[CLIENT]);
+	far_seek(conns[SERVER], engine_of(SERVER), &fars[SERVER]);
+	far_take_visitor(conns[CLIENT], engine_of(CLIENT), &fars[CLIENT]);
+	/* The asking end has its answer; the other does not hear that it has. */
+	far_meet_step(conns[SERVER], engine_of(SERVER), &fars[SERVER]);
+	assert_int_equal(atomic_load(&engine_of(SERVER)->far.state), FAR_UP);
+	plug_give_up((struct verbs_conn *)fars[CLIENT].opening);
+	pause = atomic_load(&engine_of(CLIENT)->far.pause_ns);
+	far_meet_step(conns[CLIENT], engine_of(CLIENT), &fars[CLIENT]);
+	assert_true(atomic_load(&engine_of(CLIENT)->far.pause_ns) > pause);
+	/* Nothing has moved, for the peer has said nothing. */
+	put(SERVER, PART);
+	assert_false(on_ring(SERVER));
+	take_all(CLIENT);
+	plug_give_up(atomic_load(&fars[SERVER].link));
+	exchange();
+	assert_true(meet_again());
+	exchange();
+	assert_true(on_ring(CLIENT) && on_ring(SERVER));
+}
+
+static void former_queue_pair_stays_while_a_thread_is_at_it(void **state)
+{
+	exchange();
+	break_both();
+	exchange();
+	far_hold(&fars[CLIENT]);
+	assert_false(rests(CLIENT));
+	assert_int_equal(cable.closed, 0);
+	far_release(&fars[CLIENT]);
+	assert_true(rests(CLIENT));
+	assert_int_equal(cable.closed, 1);
+}
+
+static void connection_that_was_left_for_good_stays_on_tcp(void **state)
+{
+	exchange();
+	far_part_ways(conns[CLIENT], engine_of(CLIENT), ends[CLIENT]);
+	plug_give_up(atomic_load(&fars[SERVER].link));
+	exchange();
+	assert_false(rests(CLIENT));
+	assert_true(rests(SERVER));
+	assert_false(on_ring(CLIENT) || on_ring(SERVER));
+}
+
+static void pause_doubles_up_to_a_minute(void **state)
+{
+	struct far_part *far = &engine_of(CLIENT)->far;
+	uint64_t before = clock_now();
+
+	break_both();
+	serve(CLIENT);
+	assert_int_equal(atomic_load(&far->pause_ns), settings.rdma_again_ms * NS_PER_MS);
+	assert_true(atomic_load(&far->again_at) >= before + settings.rdma_again_ms * NS_PER_MS);
+	for (int i = 0; i < 20; i++) {
+		uint64_t pause = atomic_load(&far->pause_ns);
+
+		far_was_in_vain(conns[CLIENT], engine_of(CLIENT));
+		assert_int_equal(atomic_load(&far->pause_ns),
+				 2 * pause < 60 * NS_PER_SEC ? 2 * pause : 60 * NS_PER_SEC);
+	}
+}
+
+/* Announced bytes, before and behind a break. */
+static void send_large(char *data, size_t bytes)
+{
+	struct iovec iov = { data, bytes };
+
+	for (size_t i = 0; i < bytes; i++)
+		data[i] = (char)byte_at(CLIENT, sent[CLIENT] + i);
+	assert_int_equal(engine_send(conns[CLIENT], ends[CLIENT], &iov, 1, MSG_DONTWAIT), bytes);
+	sent[CLIENT] += bytes;
+}
+
+static void sources_of_the_next_queue_pair_are_its_own(void **state)
+{
+	static char data[5][4 * PART];
+	uint64_t fetched = 0;
+
+	conns[CLIENT]->policy = PATH_ZSDP;
+	settings.source_min = 4096;
+	for (int round = 0; round < 4; round++) {
+		exchange();
+		send_large(data[round], sizeof(data[round]));
+		take_all(SERVER);
+		assert_true(engine_of(SERVER)->channel.sources_in.fetched > fetched);
+		cut();
+		/* It is announced, and waits in vain: what it had is kept. */
+		send_large(data[4], sizeof(data[4]));
+		memset(data[4], 0, sizeof(data[4]));
+		break_both();
+		take_all(SERVER);
+		take_all(CLIENT);
+		fetched = engine_of(SERVER)->channel.sources_in.fetched;
+		assert_true(meet_again());
+		assert_int_equal(cable.regions, 0);
+	}
+	settings.source_min = 65536;
+}
+
+/* Steps of all kinds in any order --------------------------------------------------------------------------------- */
+
+static uint32_t seed;
+
+static uint32_t any(uint32_t below)
+{
+	seed = seed * 1664525 + 1013904223;
+	return (seed >> 8) % below;
+}
+
+/* As much as is taken without waiting. */
+static void put_some(int end, size_t bytes)
+{
+	static char *rooms[2];
+	char *data = rooms[end] ? rooms[end] : sys_map(LARGE, MAP_PRIVATE); /* as programs use theirs again */
+	struct iovec iov = { data, bytes };
+	ssize_t rc;
+
+	rooms[end] = data;
+	iov.iov_base = data;
+	if (sent[end] - received[1 - end] > 200000)
+		return;
+	for (size_t i = 0; i < bytes; i++)
+		data[i] = (char)byte_at(end, sent[end] + i);
+	rc = engine_send(conns[end], ends[end], &iov, 1, MSG_DONTWAIT);
+	if (rc == ENGINE_BY_KERNEL) {
+		__attribute__((cleanup(engine_raw_ends))) struct engine_raw raw =
+			engine_raw_begins(conns[end], ends[end], MSG_DONTWAIT);
+
+		rc = raw.error ? raw.error : real.send(ends[end], data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+		raw.done = rc;
+	}
+	assert_true(rc > 0 || rc == -EAGAIN);
+	sent[end] += rc > 0 ? (uint64_t)rc : 0;
+}
+
+static void take_some(int end, size_t bytes, int flags)
+{
+	char data[bytes];
+	ssize_t rc = receive_some(end, data, bytes, flags | MSG_DONTWAIT);
+
+	assert_true(rc > 0 || rc == -EAGAIN || (rc == -1 && errno == EAGAIN));
+	for (ssize_t i = 0; i < rc; i++)
+		assert_int_equal((uint8_t)data[i], byte_at(1 - end, received[end] + (uint64_t)i));
+	received[end] += rc > 0 && !(flags & MSG_PEEK) ? (uint64_t)rc : 0;
+}
+
+static void meet_a_little(int end)
+{
+	struct far *far = &fars[end];
+
+	if (!far->opening && !far->listener && atomic_load(&engine_of(end)->far.state) == FAR_BROKEN && rests(end) &&
+	    !far->opening && !far->listener)
+		far_seek(conns[end], engine_of(end), far);
+	if (far->listener && any(2))
+		far_take_visitor(conns[end], engine_of(end), far);
+	if (far->opening && any(2))
+		far_meet_step(conns[end], engine_of(end), far);
+}
+
+static void step(uint32_t cuts)
+{
+	int end = (int)any(2);
+	struct verbs_conn *link = atomic_load(&fars[end].link);
+	uint32_t what = any(100);
+
+	if (what < 30)
+		put_some(end, 1 + any(any(2) ? 40 : any(2) ? PART : LARGE - 1));
+	else if (what < 60)
+		take_some(end, 1 + any(any(2) ? 2 * PART : LARGE), any(8) ? 0 : MSG_PEEK);
+	else if (what < 75)
+		serve(end);
+	else if (what < 95)
+		meet_a_little(end);
+	else if (what < 95 + cuts && link)
+		plug_of(link)->cut = true;
+	else if (what < 98 && link)
+		plug_give_up(link);
+	else if (what < 99 && fars[end].opening)
+		plug_give_up((struct verbs_conn *)fars[end].opening);
+}
+
+static uint64_t returns;
+
+static void any_order(uint32_t with, enum zc_path path)
+{
+	uint64_t until;
+
+	seed = with;
+	conns[CLIENT]->policy = conns[SERVER]->policy = path;
+	for (int i = 0; i < 600; i++)
+		step(1);
+	until = clock_now() + 10 * NS_PER_SEC;
+	for (int i = 0; clock_now() < until && (received[CLIENT] != sent[SERVER] || received[SERVER] != sent[CLIENT]);
+	     i++) {
+		for (int end = 0; end < 2; end++) {
+			/* Who has bytes on the ring of a cut cable finds out by sending more. */
+			if (i == 100 && atomic_load(&fars[end].link))
+				plug_give_up(atomic_load(&fars[end].link));
+			serve(end);
+			take_some(end, 2 * PART, 0);
+		}
+	}
+	assert_int_equal(received[CLIENT], sent[SERVER]);
+	assert_int_equal(received[SERVER], sent[CLIENT]);
+	returns += counted(CLIENT, STAT_CONN_RDMA_RETURNS);
+	conns[CLIENT]->policy = conns[SERVER]->policy = PATH_BSDP;
+}
+
+static void no_byte_is_lost_whatever_comes_when(void **state)
+{
+	static const enum zc_path paths[] = { PATH_BSDP, PATH_ZSDP, PATH_AZSDP };
+
+	settings.source_min = 4096;
+	settings.zerocopy_keep = 1;
+	returns = 0;
+	for (uint32_t i = 0; i < RUNS; i++) {
+		any_order(i, paths[i % 3]);
+		finish(state);
+		assert_int_equal(cable.open, 0);
+		assert_int_equal(begin(state), 0);
+	}
+	settings.source_min = 65536;
+	assert_true(returns > RUNS);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, finish)
+		CASE(lanes_are_on_their_rings_again_after_each_break),
+		CASE(bytes_that_went_by_tcp_come_before_those_of_the_next_ring),
+		CASE(end_that_owes_bytes_is_not_at_rest),
+		CASE(end_that_has_not_taken_the_rest_is_not_at_rest),
+		CASE(end_that_has_not_noticed_the_break_is_left_alone),
+		CASE(old_request_is_refused),
+		CASE(break_during_the_next_meeting_leaves_the_connection_on_tcp),
+		CASE(former_queue_pair_stays_while_a_thread_is_at_it),
+		CASE(connection_that_was_left_for_good_stays_on_tcp),
+		CASE(pause_doubles_up_to_a_minute),
+		CASE(sources_of_the_next_queue_pair_are_its_own),
+		CASE(no_byte_is_lost_whatever_comes_when),
+	};
+#undef CASE
+
+	use_rings(1 << 16);
+	settings.rdma_again_ms = 1000;
+	guard_start(GUARD_AUTO);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: MIT
+"""Connections whose queue pairs break again and again: each time they are on RDMA again afterwards, and no byte is wrong."""
+import json
+import subprocess
+
+import pytest
+from conftest import BUILD, environment
+
+PATHS = ["bsdp", "zsdp", "azsdp"]
+ROUNDS = 2
+KINDS = ["drop", "delete", "own_delete", "down"]
+
+
+@pytest.fixture(scope="session")
+def guest(start_guest):
+    return start_guest("returns", ROUNDS, seconds=800)
+
+
+def ends(guest, path):
+    """What both ends of the path's connection counted, with the reasons."""
+    told = []
+    for file in (guest.directory / f"{path}.stats").iterdir():
+        shown = subprocess.run([BUILD / "apps/zc/zc", "stat", "--json", file], capture_output=True, check=True, env=environment())
+        told += [process["all"] for process in json.loads(shown.stdout)["processes"]]
+    return [one for one in told if one["counters"].get("rdma_meetings", 0)]
+
+
+def test_each_break_is_followed_by_a_return(guest):
+    lines = guest.text("breaks").splitlines()
+    assert [line.split(":")[0] for line in lines] == KINDS * ROUNDS, lines
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_all_bytes_are_right(guest, path):
+    guest.text(path)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_statistics_tell_of_returns(guest, path):
+    both = ends(guest, path)
+    assert len(both) == 2
+    for end in both:
+        assert end["counters"]["rdma_returns"] >= len(KINDS) * ROUNDS
+        # A return that moves no lane would be none.
+        assert end["counters"]["takeovers"] > end["counters"]["rdma_returns"]
