@@ -32,32 +32,38 @@ static uint64_t first_pause(void)
 	return (uint64_t)settings.rdma_again_ms * NS_PER_MS;
 }
 
-static void pause_longer(struct far_part *far)
+static uint64_t twice(uint64_t pause)
 {
-	uint64_t pause = atomic_load(&far->pause_ns) * 2;
-
-	pause = pause < first_pause() ? first_pause() : pause < PAUSE_MAX_NS ? pause : PAUSE_MAX_NS;
-	atomic_store(&far->pause_ns, pause);
-	atomic_store(&far->again_at, clock_now() + pause);
+	return pause < first_pause() ? first_pause() : 2 * pause < PAUSE_MAX_NS ? 2 * pause : PAUSE_MAX_NS;
 }
 
+/* Tries in vain are no reason for a longer pause behind the next break. */
 void far_has_broken(struct conn *conn, struct engine *engine)
 {
 	struct far_part *far = &engine->far;
+	uint64_t now = clock_now(), pause = atomic_load(&far->break_pause_ns);
 
 	if (!settings.rdma_again_ms) {
 		atomic_store(&far->over, true);
 		return;
 	}
-	if (clock_now() - atomic_load(&far->up_at) > LASTED * atomic_load(&far->pause_ns))
-		atomic_store(&far->pause_ns, 0);
-	pause_longer(far);
+	pause = twice(now - atomic_load(&far->up_at) > LASTED * pause ? 0 : pause);
+	atomic_store(&far->break_pause_ns, pause);
+	atomic_store(&far->pause_ns, pause);
+	atomic_store(&far->seek_at, now + pause);
+	/* What there was is let go before that. */
+	atomic_store(&far->again_at, now + (pause < RESTS_NS ? pause : RESTS_NS));
 }
 
 void far_was_in_vain(struct conn *conn, struct engine *engine)
 {
+	struct far_part *far = &engine->far;
+	uint64_t pause = twice(atomic_load(&far->pause_ns)), at = clock_now() + pause;
+
 	stats_reason(conn->slot, REASON_RDMA_IN_VAIN);
-	pause_longer(&engine->far);
+	atomic_store(&far->pause_ns, pause);
+	atomic_store(&far->seek_at, at);
+	atomic_store(&far->again_at, at);
 }
 
 bool far_still_has(struct conn *conn, uint32_t ended, struct far **held)
@@ -195,6 +201,10 @@ void far_try_again(struct conn *conn, struct engine *engine, struct far *far)
 	atomic_store(&engine->far.again_at, clock_now() + RESTS_NS);
 	if (!comes_to_rest(conn, engine, far) || !close_former(far))
 		return;
+	if (clock_now() < atomic_load(&engine->far.seek_at)) {
+		atomic_store(&engine->far.again_at, atomic_load(&engine->far.seek_at));
+		return;
+	}
 	atomic_store(&engine->far.again_at, clock_now() + DEVICE_NS);
 	if (far_possible())
 		far_seek(conn, engine, far);

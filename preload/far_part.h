@@ -40,11 +40,13 @@ struct far_part {
 	/* Another queue pair after one that has broken (far_again.c). */
 	_Atomic bool
 		over; /* there is to be none: several processes have had the connection, or a lane was left for good */
-	_Atomic uint64_t again_at; /* ns: not before */
-	_Atomic uint64_t pause_ns; /* behind the last break or try */
-	_Atomic uint64_t up_at;	   /* ns: since when there was the last one */
-	uint32_t meeting;	   /* number of the last request; the agent's */
-	_Atomic uint32_t ended;	   /* queue pairs that are closed, or about to be */
+	_Atomic uint64_t again_at;	 /* ns: the agent has nothing to do before */
+	_Atomic uint64_t seek_at;	 /* ns: nothing is looked for before */
+	_Atomic uint64_t pause_ns;	 /* behind the last break or try */
+	_Atomic uint64_t break_pause_ns; /* behind the last break */
+	_Atomic uint64_t up_at;		 /* ns: since when there was the last one */
+	uint32_t meeting;		 /* number of the last request; the agent's */
+	_Atomic uint32_t ended;		 /* queue pairs that are closed, or about to be */
 	/* Under the lock `out`. */
 	enum far_out out;
 	uint64_t confirm;	  /* ring position that the peer has to have seen */

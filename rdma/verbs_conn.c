@@ -258,6 +258,7 @@ void verbs_give_up(struct verbs_conn *conn)
 void verbs_close(struct verbs_conn *conn)
 {
 	struct verbs_conn **at = &all;
+	bool was_broken = conn_is_broken(conn);
 	int held = verbs_take(&all_lock);
 
 	while (*at != conn)
@@ -269,6 +270,8 @@ void verbs_close(struct verbs_conn *conn)
 	if (conn->id)
 		rdma_destroy_id(conn->id);
 	device_unuse(conn->context);
+	if (was_broken)
+		device_sweep(); /* that may be why */
 	events_close(conn->events);
 	own_close(conn->fd);
 	pthread_mutex_destroy(&conn->lock);
