@@ -8,7 +8,7 @@ from conftest import BUILD, environment
 
 PATHS = ["bsdp", "zsdp", "azsdp"]
 ROUNDS = 2
-KINDS = ["drop", "delete", "own_delete", "down"]
+KINDS = ["drop", "delete", "own_delete"] * ROUNDS + ["down"]
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,7 @@ def ends(guest, path):
 
 def test_each_break_is_followed_by_a_return(guest):
     lines = guest.text("breaks").splitlines()
-    assert [line.split(":")[0] for line in lines] == KINDS * ROUNDS, lines
+    assert [line.split(":")[0] for line in lines] == KINDS, lines
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -40,6 +40,6 @@ def test_statistics_tell_of_returns(guest, path):
     both = ends(guest, path)
     assert len(both) == 2
     for end in both:
-        assert end["counters"]["rdma_returns"] >= len(KINDS) * ROUNDS
+        assert end["counters"]["rdma_returns"] >= len(KINDS)
         # A return that moves no lane would be none.
         assert end["counters"]["takeovers"] > end["counters"]["rdma_returns"]
