@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "preload/engine_join.h"
 
+#include <pthread.h>
+
 #include "preload/engine_out.h"
 #include "preload/far.h"
 #include "preload/trim.h"
@@ -50,7 +52,10 @@ ssize_t engine_join(struct conn *conn, int fd, const struct iovec *iov)
 	struct lock_hold hold;
 	ssize_t done;
 
-	if (!engine || iov->iov_len - 1 >= JOIN_MAX || !lock_try(&engine->out, &hold))
+	if (!engine || iov->iov_len - 1 >= JOIN_MAX)
+		return JOIN_NOT;
+	pthread_testcancel();
+	if (!lock_try(&engine->out, &hold))
 		return JOIN_NOT;
 	done = join(conn, engine, fd, iov);
 	lock_give(&engine->out, &hold);

@@ -147,6 +147,28 @@ static void send_does_not_join_an_engine_that_ends(void **state)
 	atomic_fetch_and(&conns[0]->engine_users, ~ENGINE_CLOSING);
 }
 
+/* None of its sends may leave: each is a cancellation point. */
+static void *send_cancelled(void *arg)
+{
+	pthread_cancel(pthread_self());
+	send_bytes(0, "x", 1);
+	return arg;
+}
+
+static void send_of_a_cancelled_thread_ends_it(void **state)
+{
+	uint64_t calls = counted(STAT_PATH_CALLS);
+	pthread_t thread;
+	void *rc;
+
+	for (unsigned int i = 0; i < TELL_EVERY; i++) {
+		assert_int_equal(pthread_create(&thread, NULL, send_cancelled, NULL), 0);
+		assert_int_equal(pthread_join(thread, &rc), 0);
+		assert_ptr_equal(rc, PTHREAD_CANCELED);
+	}
+	assert_int_equal(counted(STAT_PATH_CALLS), calls);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, connect_ends, close_ends)
@@ -155,6 +177,7 @@ int main(void)
 		TEST(close_waits_for_a_send_that_is_inside),
 		TEST(engine_that_is_taken_anew_waits_for_a_late_send),
 		TEST(send_does_not_join_an_engine_that_ends),
+		TEST(send_of_a_cancelled_thread_ends_it),
 	};
 
 	use_rings(65536);
