@@ -48,6 +48,7 @@ struct receive {
 	bool later;	  /* it may return before its bytes are there */
 	bool found_cut;	  /* the stream ended where it should not, at the last look */
 	bool rests_not;	  /* it sleeps by the socket alone */
+	bool asked;	  /* whether the socket is one that waits: poll, unlike a receive, would wait in any case */
 	unsigned int nothing;
 };
 
@@ -278,11 +279,10 @@ static bool spin(struct receive *receive)
 }
 
 /* If it does not spin, the wait itself finds out whether it must not wait. */
-static bool may_wait(const struct receive *receive)
+static bool may_wait(struct receive *receive)
 {
-	return !(receive->flags & MSG_DONTWAIT) &&
-	       (!atomic_load_explicit(&receive->engine->channel.in.shared->from_ring, memory_order_relaxed) ||
-		conn_waits(receive->fd, receive->flags));
+	receive->asked = atomic_load_explicit(&receive->engine->channel.in.shared->from_ring, memory_order_relaxed);
+	return !(receive->flags & MSG_DONTWAIT) && (!receive->asked || conn_waits(receive->fd, receive->flags));
 }
 
 #define WOKEN 2 /* by the ring */
@@ -349,7 +349,9 @@ static ssize_t ask_kernel(struct receive *receive, bool waits)
 	{
 		__attribute__((cleanup(engine_wakes))) struct engine_sleep sleep = { 0 };
 
-		bool rests = !receive->rests_not && far_is(receive->engine) && far_may_rest(receive->conn, receive->fd);
+		bool rests = !receive->rests_not && far_is(receive->engine) &&
+			     (receive->asked || conn_waits(receive->fd, receive->flags)) &&
+			     far_may_rest(receive->conn, receive->fd);
 
 		if (engine_sleeps(receive->conn, receive->fd, rests, &sleep))
 			return WOKEN;

@@ -4,6 +4,7 @@
  * told that its peer is on another. Its device is an eventfd.
  */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -290,6 +291,19 @@ static void *ring(void *unused)
 	return NULL;
 }
 
+/* Of a lane on TCP nobody asks before, as the kernel's receive tells by itself. */
+static void socket_that_does_not_wait_does_not_sleep(void **state)
+{
+	struct lane_shared *in = atomic_load(&conns[1]->engine)->channel.in.shared;
+	char byte;
+
+	assert_int_equal(fcntl(ends[1], F_SETFL, O_NONBLOCK), 0);
+	assert_int_equal(receive_some(1, &byte, 1, 0), -EAGAIN);
+	atomic_store(&in->from_ring, 0);
+	assert_int_equal(receive_some(1, &byte, 1, 0), -EAGAIN);
+	atomic_store(&in->from_ring, 1);
+}
+
 static void second_thread_sleeps_by_the_socket(void **state)
 {
 	pthread_t thread;
@@ -333,6 +347,7 @@ int main(void)
 		CASE(receive_with_a_time_of_its_own_is_the_kernel_s),
 		CASE(signal_ends_it),
 		CASE(signal_that_restarts_calls_does_not),
+		CASE(socket_that_does_not_wait_does_not_sleep),
 		CASE(second_thread_sleeps_by_the_socket),
 		CASE(cancelled_thread_rises),
 	};
