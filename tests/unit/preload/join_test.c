@@ -147,6 +147,7 @@ static void send_does_not_join_an_engine_that_ends(void **state)
 	atomic_fetch_and(&conns[0]->engine_users, ~ENGINE_CLOSING);
 }
 
+#ifndef __SANITIZE_ADDRESS__ /* which takes what a cancelled thread leaves on its stack for its own */
 /* None of its sends may leave: each is a cancellation point. */
 static void *send_cancelled(void *arg)
 {
@@ -168,6 +169,7 @@ static void send_of_a_cancelled_thread_ends_it(void **state)
 	}
 	assert_int_equal(counted(STAT_PATH_CALLS), calls);
 }
+#endif
 
 int main(void)
 {
@@ -177,9 +179,12 @@ int main(void)
 		TEST(close_waits_for_a_send_that_is_inside),
 		TEST(engine_that_is_taken_anew_waits_for_a_late_send),
 		TEST(send_does_not_join_an_engine_that_ends),
+#ifndef __SANITIZE_ADDRESS__
 		TEST(send_of_a_cancelled_thread_ends_it),
+#endif
 	};
 
+	real_resolve(); /* as the library's start does, before there are threads */
 	use_rings(65536);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
