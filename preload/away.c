@@ -3,8 +3,6 @@
 
 #define SPELL_FIRST 64
 #define SPELL_MAX 4096
-#define ANSWERED_RAW                                                                                                   \
-	2 /* against 1 for a send without an answer: requests in two pieces are requests, streams are none */
 #define SHORT_PUTS 16 /* a stay on the ring that is not worth its beginning and end */
 #define SHORT_MAX 4
 #define LONG_PUTS 256 /* one that is */
@@ -35,7 +33,7 @@ bool away_at_put(struct away *away)
 	if (came & AWAY_CAME_BY_RING)
 		away->answered = 0;
 	else if (came)
-		away->answered += ANSWERED_RAW;
+		away->answered += AWAY_ANSWERED_RAW;
 	else if (away->answered)
 		away->answered--;
 	if (away->answered < AWAY_ANSWERED_MAX)

@@ -43,12 +43,14 @@ static inline bool away_stays(struct away *away)
 	return away->left && away->left--;
 }
 
+/* Against 1 for a send without an answer: requests in two pieces are requests, streams are none. */
+#define AWAY_ANSWERED_RAW 2u
 #define AWAY_ANSWERED_MAX 32u /* sends that were answered by TCP, less the others, with which it goes */
 
 /* Whether the next put can't be the one with which it goes. */
 static inline bool away_is_far(const struct away *away)
 {
-	return away->answered + 2 < AWAY_ANSWERED_MAX;
+	return away->answered + AWAY_ANSWERED_RAW < AWAY_ANSWERED_MAX;
 }
 
 /* The lane moves to the ring. */
