@@ -18,6 +18,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/sys.h"
+#include "preload/engine_in.h"
 #include "preload/far_internal.h"
 #include "preload/guest.h"
 
@@ -165,6 +166,32 @@ static bool close_former(struct far *far)
 	return true;
 }
 
+/* Passes what is no data. */
+static int look(struct conn *conn, struct engine *engine)
+{
+	int rc = far_look(conn, engine, conn_fd(conn));
+	size_t none;
+
+	lane_get(&engine->channel.in, NULL, 0, false, &none);
+	return rc;
+}
+
+/*
+ * Doorbells that came later than what they rang for: the program has received that, and may not receive again for long, but what ends
+ * the lane is behind them. Each look counts some, if there are many.
+ */
+static void pass_bells(struct conn *conn, struct engine *engine)
+{
+	const struct lane *in = &engine->channel.in;
+	uint64_t due;
+
+	while (lane_is_empty(in) && lane_raw_max(in) == SIZE_MAX && (due = lane_bells_due(in))) {
+		engine_strip(conn, engine, conn_fd(conn));
+		if (lane_bells_due(in) == due || look(conn, engine) < 0)
+			return;
+	}
+}
+
 /* Both lanes as far as they come by themselves. Returns whether another queue pair may be looked for. */
 static bool comes_to_rest(struct conn *conn, struct engine *engine, struct far *far)
 {
@@ -174,10 +201,8 @@ static bool comes_to_rest(struct conn *conn, struct engine *engine, struct far *
 	if (!far_take_both(engine, &both))
 		return false;
 	if (!engine_is_closing(conn)) {
-		size_t none;
-
-		far_look(conn, engine, conn_fd(conn));
-		lane_get(&engine->channel.in, NULL, 0, false, &none); /* passes what is no data */
+		look(conn, engine);
+		pass_bells(conn, engine);
 		far_look(conn, engine, conn_fd(conn));
 		far_step_out(conn, engine, conn_fd(conn));
 	}
