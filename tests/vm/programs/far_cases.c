@@ -249,7 +249,9 @@ static void exec_full_client(struct stream *stream, char *self)
 
 static int after_exec(char **argv)
 {
-	struct stream stream = { atoi(argv[2]), strtoull(argv[3], NULL, 10), strtoull(argv[4], NULL, 10) };
+	struct stream stream = { .fd = atoi(argv[2]),
+				 .sent = strtoull(argv[3], NULL, 10),
+				 .received = strtoull(argv[4], NULL, 10) };
 
 	take(&stream, strtoull(argv[5], NULL, 10));
 	put(&stream, PART, 0);
