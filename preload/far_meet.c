@@ -16,6 +16,7 @@
 #define TRY_AGAIN_NS (2 * NS_PER_MS) /* twice as long each time */
 #define OFFER_NS (5 * NS_PER_SEC)    /* of an offer to which nobody comes */
 #define SILENT_NS (60 * NS_PER_SEC)  /* for which a host that has not answered is left alone */
+#define SILENT_MET_NS NS_PER_SEC     /* the same for one where others did answer */
 #define SILENT_AFTER 3		     /* connections that nobody there came for */
 #define HOSTS 64
 #define POSITION_SHIFT 40 /* a number's share of the positions of a ring */
@@ -23,8 +24,9 @@
 /* What is known of hosts; the agent's alone. */
 static struct host {
 	uint64_t key;
-	uint64_t until; /* ns */
-	uint32_t in_vain;
+	uint64_t until;	  /* ns */
+	uint32_t in_vain; /* since the last that was not */
+	bool has_met;	  /* and answered since then whenever it was asked */
 } hosts[HOSTS];
 
 static struct host *host_of(uint64_t key)
@@ -108,19 +110,21 @@ void far_drop_all(struct far *far)
 	far->former = NULL;
 }
 
-void far_fails(struct conn *conn, struct engine *engine, enum verbs_trouble trouble)
+static void learns(struct host *host, enum verbs_trouble trouble)
 {
-	struct host *host = host_of(conn->peer_key);
+	if (reason_of(trouble) == REASON_RDMA_UNREACHABLE) {
+		host->has_met = false;
+		host->until = clock_now() + SILENT_NS;
+	} else if (++host->in_vain >= SILENT_AFTER) {
+		/* Some programs there have a library, and some have none. */
+		host->until = clock_now() + (host->has_met ? SILENT_MET_NS : SILENT_NS);
+	}
+}
+
+static void stays_on_tcp(struct conn *conn, struct engine *engine, enum verbs_trouble trouble)
+{
 	struct far_both both;
 
-	log_info("no RDMA with the peer: %s", far_verbs->tell(trouble));
-	far_drop_meeting(conn->far);
-	if (engine_met(engine)) {
-		far_was_in_vain(conn, engine);
-		return;
-	}
-	if (reason_of(trouble) == REASON_RDMA_UNREACHABLE || ++host->in_vain >= SILENT_AFTER)
-		host->until = clock_now() + SILENT_NS;
 	channel_close(&conn->far->channel);
 	if (!far_take_both(engine, &both))
 		return;
@@ -129,6 +133,18 @@ void far_fails(struct conn *conn, struct engine *engine, enum verbs_trouble trou
 		engine_stays_alone(conn, engine, reason_of(trouble));
 	}
 	far_give_both(engine, &both);
+}
+
+void far_fails(struct conn *conn, struct engine *engine, enum verbs_trouble trouble)
+{
+	log_info("no RDMA with the peer: %s", far_verbs->tell(trouble));
+	far_drop_meeting(conn->far);
+	if (engine_met(engine)) {
+		far_was_in_vain(conn, engine);
+		return;
+	}
+	learns(host_of(conn->peer_key), trouble);
+	stays_on_tcp(conn, engine, trouble);
 }
 
 /* The memory of the lanes for the meeting of that number. */
@@ -225,7 +241,7 @@ void far_try_to_reach(struct conn *conn, struct engine *engine, struct far *far)
 		return;
 	far->since = now;
 	if (now < host_of(conn->peer_key)->until)
-		far_fails(conn, engine, VERBS_UNREACHABLE);
+		stays_on_tcp(conn, engine, VERBS_UNREACHABLE); /* and is no reason to be silent for longer */
 	else
 		far_seek(conn, engine, far);
 }
@@ -326,6 +342,7 @@ static void begin_lanes(struct conn *conn, struct engine *engine, struct far *fa
 /* The queue pair is there: the lanes begin. */
 static void meets(struct conn *conn, struct engine *engine, struct far *far)
 {
+	struct host *host = host_of(conn->peer_key);
 	bool again = engine_met(engine), met;
 	struct far_both both;
 
@@ -337,6 +354,10 @@ static void meets(struct conn *conn, struct engine *engine, struct far *far)
 		begin_lanes(conn, engine, far);
 	far_give_both(engine, &both);
 	far_drop_meeting(far);
+	if (met) {
+		host->in_vain = 0;
+		host->has_met = true;
+	}
 	if (met && again)
 		channel_empty(&far->channel);
 }

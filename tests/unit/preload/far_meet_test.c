@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: MIT */
+/* What is remembered of hosts that did not answer by RDMA: the end that asks is here, and whether somebody listens is the test's. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+
+#include "common/clock.h"
+#include "met_testing.h"
+#include "cable_testing.h"
+
+#define CLIENT 0
+#define SERVER 1
+#define LAST_TRY 9 /* that finds nobody */
+
+static struct far fars[2];
+static uint64_t host; /* another one for each test: what is remembered stays */
+
+static struct engine *engine_of(int end)
+{
+	return atomic_load(&conns[end]->engine);
+}
+
+static void open_ends(void)
+{
+	memset(&cable, 0, sizeof(cable));
+	connect_pair(ends);
+	for (int end = 0; end < 2; end++) {
+		conn_open(ends[end], end == CLIENT ? ROLE_CLIENT : ROLE_SERVER, false);
+		conns[end] = table_conn(ends[end]);
+		conns[end]->peer_key = host;
+		fars[end] = (struct far){ .conn = conns[end], .channel.fd = -1, .ended.fd = -1 };
+		conns[end]->far = &fars[end];
+		atomic_store(&engine_of(end)->far.state, FAR_APART);
+	}
+}
+
+static void shut_ends(void)
+{
+	for (int end = 0; end < 2; end++) {
+		struct engine *engine = engine_of(end);
+
+		far_drop_all(&fars[end]);
+		channel_close(&fars[end].channel);
+		conns[end]->far = NULL;
+		if (engine)
+			atomic_store(&engine->far.state, FAR_NONE);
+		conn_close(ends[end]);
+		close(ends[end]);
+	}
+}
+
+/* A connection whose peer listens, or has no library. Returns whether its server has asked at all. */
+static bool connects(bool listens)
+{
+	bool asked;
+
+	open_ends();
+	if (listens)
+		far_seek(conns[CLIENT], engine_of(CLIENT), &fars[CLIENT]);
+	fars[SERVER].tries = LAST_TRY;
+	far_try_to_reach(conns[SERVER], engine_of(SERVER), &fars[SERVER]);
+	asked = fars[SERVER].opening;
+	if (asked && listens)
+		far_take_visitor(conns[CLIENT], engine_of(CLIENT), &fars[CLIENT]);
+	if (asked)
+		far_meet_step(conns[SERVER], engine_of(SERVER), &fars[SERVER]);
+	assert_int_equal(engine_met(engine_of(SERVER)), asked && listens);
+	shut_ends();
+	return asked;
+}
+
+static int begin(void **state)
+{
+	far_verbs = &cable_device;
+	host++;
+	return (!stats && stats_start()) || (!table && table_start()) ? -1 : 0;
+}
+
+static void silence_ends_however_many_connect_meanwhile(void **state)
+{
+	uint64_t until = clock_now() + 10 * NS_PER_SEC;
+	int left_alone = 0;
+
+	/* So that the silence is the short one. */
+	assert_true(connects(true));
+	for (int i = 0; i < 3; i++)
+		assert_true(connects(false));
+	while (!connects(true)) {
+		left_alone++;
+		assert_true(clock_now() < until);
+	}
+	assert_true(left_alone > 0);
+}
+
+static void one_that_answers_has_not_been_in_vain(void **state)
+{
+	for (int i = 0; i < 4; i++) {
+		assert_true(connects(false));
+		assert_true(connects(false));
+		assert_true(connects(true));
+	}
+}
+
+static void host_that_never_answered_is_left_alone_for_long(void **state)
+{
+	uint64_t until = clock_now() + 1500 * NS_PER_MS; /* longer than a host that has answered is left alone */
+
+	for (int i = 0; i < 3; i++)
+		assert_true(connects(false));
+	while (clock_now() < until)
+		assert_false(connects(true));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+#define CASE(name) cmocka_unit_test_setup(name, begin)
+		CASE(one_that_answers_has_not_been_in_vain),
+		CASE(silence_ends_however_many_connect_meanwhile),
+		CASE(host_that_never_answered_is_left_alone_for_long),
+	};
+#undef CASE
+
+	use_rings(1 << 16);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
