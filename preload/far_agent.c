@@ -249,7 +249,10 @@ static bool anybody_owes(void)
 	return false;
 }
 
-/* Whether the program may stop to serve some that were left to it, with no thread that would tell. */
+/*
+ * Whether the program may stop to serve some that were left to it, with no thread that would tell. One that rests would, and asks for ticks
+ * when it ends its rest: but who rests again and again would ask each time.
+ */
 static bool any_to_look_after(void)
 {
 	struct conn *conn;
@@ -257,7 +260,7 @@ static bool any_to_look_after(void)
 	for (uint32_t at = 0; (conn = conn_next(&at));) {
 		const struct far *far = conn->far;
 
-		if (far && atomic_load(&far->left) && !atomic_load(&far->rests))
+		if (far && atomic_load(&far->left) && (far->was_used || !atomic_load(&far->rests)))
 			return true;
 	}
 	return false;
@@ -272,7 +275,10 @@ static void tick(void)
 	for (uint32_t at = 0; (conn = conn_next(&at));) {
 		struct far *far = conn->far;
 
-		if (far && atomic_load(&far->left) && !atomic_load(&far->rests) && !atomic_exchange(&far->used, false))
+		if (!far || !atomic_load(&far->left))
+			continue;
+		far->was_used = atomic_exchange(&far->used, false);
+		if (!far->was_used && !atomic_load(&far->rests))
 			serve(conn);
 	}
 }

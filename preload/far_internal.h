@@ -49,6 +49,7 @@ struct far {
 	uint32_t tries;
 	uint64_t since;		 /* ns: of the present try */
 	uint32_t waits;		 /* the peer's, at the last look */
+	bool was_used;		 /* between the last two ticks */
 	uint64_t restless_since; /* ns: it has asked for a doorbell */
 };
 
