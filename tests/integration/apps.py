@@ -381,7 +381,7 @@ class Pairing:
 
     def _patient(self, keywords):
         """Between hosts a client that has one connection waits until it is RDMA's, if it may become that: the loader is slow there."""
-        wait = {"ZC_RDMA_WAIT_MS": "20000" if self.lane else "20"} if BETWEEN_HOSTS else {}
+        wait = {"ZC_RDMA_WAIT_MS": "10000" if self.lane else "20"} if BETWEEN_HOSTS else {}
         return keywords | {"env": wait | keywords.get("env", {})}
 
     def check(self, client, sent, received, client_takes=(), server_takes=(), lane=True):

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 
 import pytest
-from apps import BUILD, MODES, PATHS, Bench, Pairing, adopt_orphans, end_orphans
+from apps import BETWEEN_HOSTS, BUILD, MODES, PATHS, Bench, Pairing, adopt_orphans, end_orphans
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -62,7 +62,8 @@ def mode(request):
     return request.param
 
 
-@pytest.fixture(scope="module")
+# Between hosts each test has its own: a server whose clients had no library leaves their host alone for a minute.
+@pytest.fixture(scope=lambda fixture_name, config: "function" if BETWEEN_HOSTS else "module")
 def under(request, bench, path):
     """The file's server under the library on this path."""
     run = request.module.start_server(bench, path)
