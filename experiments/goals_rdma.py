@@ -6,8 +6,11 @@ same guest and in turn. Soft-RoCE computes each packet's checksum in the process
 from experiments import data, network, stacks
 from experiments.goals import Goal, not_measured
 
-BARE_RATIO, PEER_RATIO, TRIP_RATIO = 0.8, 1, 1
-SIZES = [64 << 10, 1 << 20]
+BARE_RATIO, PEER_RATIO = 0.9, 1
+PEER_TRIP_RATIO, TRIP_RATIO = 0.91, 1  # half a round trip of at most 1.1 times rsockets', and no longer than TCP's
+MEDIUM_RATIO, OVERLAP_RATIO = 1.35, 2
+FREE_RATIO = 0.97
+SIZES = [64 << 10, 256 << 10, 1 << 20]
 # path: what the device does for it at its best.
 BARE = {"bsdp": "ib_write_bw", "zsdp": "ib_read_bw", "azsdp": "ib_read_bw"}
 TRIPS = ["ib_send_lat", "ib_write_lat"]
@@ -54,12 +57,47 @@ def figures_of(its, mode, column, size, other):
 def against_the_others(its):
     for mode, column, sizes, others in (
             ("stream", "gbit_s", SIZES, {stacks.RSOCKETS: PEER_RATIO}),
-            ("ping-pong", "p50_us", [64], {stacks.RSOCKETS: PEER_RATIO, stacks.PLAIN: TRIP_RATIO})):
+            ("ping-pong", "p50_us", [64], {stacks.RSOCKETS: PEER_TRIP_RATIO, stacks.PLAIN: TRIP_RATIO})):
         for size in sizes:
             for other, wanted in others.items():
                 name = f"{mode} of {data.size_text(size)} by auto against {other}"
                 pairs, words = figures_of(its, mode, column, size, other)
                 yield goal(name, wanted, pairs, words) if pairs else not_measured(name, f"at least {wanted} ×", f"auto and {other}")
+
+
+def asynchronous(its):
+    """azsdp against zsdp: in streams, and where the program computes meanwhile."""
+    for name, mode, wanted in (("azsdp against zsdp, best of its streams", "stream", MEDIUM_RATIO),
+                               ("azsdp against zsdp, best of overlap", "overlap", OVERLAP_RATIO)):
+        found = []
+        for size in SIZES:
+            rows = [runs_at(its, path, mode=mode, bytes=size) for path in ("azsdp", "zsdp")]
+            pairs = data.pairs(*rows, "gbit_s")
+            if pairs:
+                speeds = " against ".join(f"{its_rows.gbit_s.median():.3f}" for its_rows in rows)
+                found.append((pairs, f"{data.size_text(size)} {pairs.ratio:.2f} ({speeds} Gbit/s)"))
+        if not found:
+            yield not_measured(name, f"at least {wanted} ×", "azsdp and zsdp")
+            continue
+        yield goal(name, wanted, max((pairs for pairs, _ in found), key=lambda its_pairs: its_pairs.ratio),
+                   ", ".join(words for _, words in found))
+
+
+def never_slower(its):
+    """auto that may choose between RDMA and TCP, against plain TCP, at every point: what the trial costs is in it."""
+    name, wanted = "auto by itself against tcp, every point", f"never below {FREE_RATIO}"
+    found = []
+    for _, here in its.runs[its.runs.network == network.Rdma.name].groupby(data.POINT, dropna=False, sort=False):
+        pairs = data.pairs(*(here[here["stack"] == stack] for stack in (stacks.FREE, stacks.PLAIN)), "gbit_s")
+        if pairs:
+            found.append((pairs.ratio, data.title(here.iloc[0]).split(" ", 2)[2], pairs))
+    if not found:
+        yield not_measured(name, wanted, stacks.FREE)
+        return
+    worst, low = min(found, key=lambda one: one[0]), [one for one in found if one[0] < FREE_RATIO]
+    yield Goal(name, wanted, f"{worst[0]:.2f}", not low,
+               f"{len(low)} of {len(found)} points are below: {', '.join(f'{title} {ratio:.2f}' for ratio, title, _ in sorted(low)[:6])}"
+               if low else f"lowest at {worst[1]}; {len(found)} points")
 
 
 def carried(its):
@@ -73,4 +111,4 @@ def carried(its):
     yield Goal(name, wanted, f"{by_rdma} of {len(rows)}", by_rdma == len(rows), "enough of them for half of the run's bytes at least")
 
 
-MAKERS = (against_the_device, against_the_others, carried)
+MAKERS = (against_the_device, against_the_others, asynchronous, never_slower, carried)

@@ -144,8 +144,8 @@ def paper_rdma():
     """The pictures of the paper that are about the network. An emulated soft-RoCE takes milliseconds where a device takes microseconds."""
     return [
         *paper_mode("ping-pong", [64, 4 * KIB]),
-        *paper_mode("stream", [KIB, 16 * KIB, 64 * KIB, MIB]),
-        *paper_mode("overlap", [64 * KIB], compute_us=[1000]),
+        *paper_mode("stream", [KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB]),
+        *paper_mode("overlap", [64 * KIB, 256 * KIB], compute_us=[1000]),
         *paper_mode("hot-spot", [64], threads=[3]),
         *paper_mode("multi-stream", [64 * KIB], threads=[4]),
         *paper_mode("multi-client", [64 * KIB], threads=[3]),
@@ -184,10 +184,10 @@ PROFILES = {
         {},
     ),
     "rdma": Profile(
-        "rdma", "twenty minutes, three rounds; ten with --repeats 1: soft-RoCE between the two hosts of scripts/lab's guest, which it starts", 0.3, 3,
+        "rdma", "half an hour, three rounds; a third of it with --repeats 1: soft-RoCE between the two hosts of scripts/lab's guest, which it starts", 0.3, 3,
         {"rdma": [([64 * KIB], [1], ["flat", "iovec"])]}, {}, 0, {"rdma": paper_rdma()}, {},
         {"names": ("redis GET 100 B, 1 client", "nginx", "iperf3"), "seconds": 0.3, "requests": 1000},
-        {"speeds": [KIB, 16 * KIB, 64 * KIB, MIB], "latencies": [64, 4 * KIB], "bytes": 16 * MIB, "messages": 1000, "exchanges": 200},
+        {"speeds": [KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB], "latencies": [64, 4 * KIB], "bytes": 16 * MIB, "messages": 1000, "exchanges": 200},
         failover=True, connects=200,
     ),
     "full": Profile(

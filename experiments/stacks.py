@@ -62,6 +62,7 @@ def usual(names):
 
 # Between hosts: auto uses RDMA when it is told to, and a connection begins with it, so that no run is half TCP.
 BY_RDMA = (("ZC_TRANSPORT", "verbs"), ("ZC_RDMA_WAIT_MS", "5000"))
+FREE = "auto by itself"  # and as it is without settings: it compares RDMA with TCP
 NO_ENGINE = ("copy", "sg", "zerocopy")
 
 
@@ -72,10 +73,12 @@ def rsockets_library():
 
 
 def between_hosts(stacks):
-    """The same stacks as they are run over RDMA, and rsockets."""
+    """The same stacks as they are run over RDMA, auto as it is by itself, and rsockets."""
+    stacks = list(stacks)
     with_rdma = [dataclasses.replace(stack, settings=BY_RDMA) if stack.is_preloaded and stack.path not in NO_ENGINE else stack
                  for stack in stacks]
-    return [*with_rdma, Stack(RSOCKETS, RSOCKETS)]
+    free = [Stack(FREE, stack.path) for stack in stacks if stack.path == "auto"]
+    return [*with_rdma, *free, Stack(RSOCKETS, RSOCKETS)]
 
 
 KEPT = ("ZC_ZEROCOPY_KEEP", "yes")
