@@ -178,9 +178,24 @@ static bool tuple_of(const struct engine *engine, struct verbs_tuple *out)
 	return !verbs_tuple_make(client ? local : peer, client ? peer : local, out);
 }
 
+/* rdma_cm finds no device for the IPv4 address of a socket of IPv6, as servers have it that serve both. */
+static struct sockaddr_storage unmapped(const struct sockaddr_storage *name)
+{
+	const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)name;
+	struct sockaddr_storage out = { 0 };
+	struct sockaddr_in *four = (struct sockaddr_in *)&out;
+
+	if (name->ss_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&six->sin6_addr))
+		return *name;
+	four->sin_family = AF_INET;
+	four->sin_port = six->sin6_port;
+	memcpy(&four->sin_addr, &six->sin6_addr.s6_addr[12], sizeof(four->sin_addr));
+	return out;
+}
+
 static void reach(struct conn *conn, struct engine *engine, struct far *far)
 {
-	struct sockaddr_storage from = engine->names.local;
+	struct sockaddr_storage from = unmapped(&engine->names.local), to = unmapped(&engine->names.peer);
 	struct verbs_tuple tuple;
 	struct verbs_setup setup;
 	struct verbs_conn *link;
@@ -195,8 +210,7 @@ static void reach(struct conn *conn, struct engine *engine, struct far *far)
 	else
 		((struct sockaddr_in6 *)&from)->sin6_port = 0;
 	if (!rc)
-		rc = far_verbs->connect((struct sockaddr *)&from, (struct sockaddr *)&engine->names.peer, &tuple,
-					&setup, &link);
+		rc = far_verbs->connect((struct sockaddr *)&from, (struct sockaddr *)&to, &tuple, &setup, &link);
 	if (rc < 0) {
 		far_fails(conn, engine, rc == -ENODEV ? VERBS_NO_ROUTE : VERBS_FAILED);
 		return;
@@ -208,7 +222,8 @@ static void reach(struct conn *conn, struct engine *engine, struct far *far)
 
 static void offer(struct conn *conn, struct engine *engine, struct far *far)
 {
-	int rc = far_verbs->listen((struct sockaddr *)&engine->names.local, 2, &far->listener);
+	struct sockaddr_storage local = unmapped(&engine->names.local);
+	int rc = far_verbs->listen((struct sockaddr *)&local, 2, &far->listener);
 
 	if (rc < 0) {
 		far->listener = NULL;

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from conftest import BUILD, environment
 
-WHOLE = ["blocking", "poll", "epoll", "ipv6", "threads"]
+WHOLE = ["blocking", "poll", "epoll", "ipv6", "mapped", "threads"]
 FETCHED = [f"{path}-{name}" for path in ("zsdp", "azsdp") for name in ("stream", "poll", "overlap", "touch")] + ["azsdp-mprotect"]
 CASES = ["fork", "exit", "exit_unread", "exec", "exec_full", "dontwait", "cancelled"]
 CASES += [f"{path}-{name}" for path in ("zsdp", "azsdp") for name in CASES if name != "exit_unread"]
