@@ -2,6 +2,7 @@
 """zc compare --lab and scripts/experiments' profile rdma, from end to end, on a small part of what they can measure."""
 import csv
 import json
+import signal
 import subprocess
 
 from conftest import BUILD, ROOT, environment
@@ -31,11 +32,21 @@ def test_a_comparison_between_two_hosts(prepared, tmp_path):
         assert {row["path"] for row in csv.DictReader(file)} == {"tcp", "auto"}
 
 
-def experiments(*arguments):
-    done = subprocess.run([ROOT / "scripts/experiments", *map(str, arguments)], env=environment(), capture_output=True, text=True,
-                          check=False, timeout=280)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+def experiments(*arguments, seconds=110):
+    command = [ROOT / "scripts/experiments", *map(str, arguments)]
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        try:
+            output, errors = program.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            program.send_signal(signal.SIGINT)  # it takes its guest along
+            output, errors = program.communicate()
+            raise Lost(f"not done after {seconds} s\n{output}{errors}") from None
+    assert program.returncode == 0, output + errors
+    return output
+
+
+class Lost(Exception):
+    """The guest has not answered in time."""
 
 
 def rows_of(file):
@@ -47,7 +58,12 @@ def test_the_profile_rdma_measures_in_the_guest(prepared, tmp_path):
     folder = tmp_path / "results"
     run = ["run", "--profile", "rdma", "--build", f"{BUILD}/", "--experiments", "S", "--only", "S rdma ping-pong bytes=64",
            "--repeats", "1", "--paths", "tcp,bsdp", "--results", folder]
-    experiments(*run)
+    try:
+        experiments(*run)
+    except Lost as lost:
+        # Its kernel is lost in soft-RoCE at times (docs/lab.md); what was measured before that is there.
+        print(lost)
+        experiments(*run)
     rows = {row["stack"]: row for row in rows_of(folder / "runs.csv") if row["kind"] == "measure"}
     assert set(rows) == {"tcp", "bsdp", "rsockets"}
     assert all(row["status"] == "ok" for name, row in rows.items() if name != "rsockets")
