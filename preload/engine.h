@@ -54,10 +54,11 @@ struct engine {
 	_Atomic uint32_t calls; /* of data, before it has met */
 	uint32_t next_try;
 	uint32_t tries;
-	int offer;	     /* listening for the accepting end; -1 */
-	int visitor;	     /* who has come to it and has not spoken yet; -1 */
-	int reached;	     /* who offers, and has not let us in yet; -1 */
-	int meeting_process; /* whose descriptors these are */
+	uint64_t meets_since; /* ns: of the first try */
+	int offer;	      /* listening for the accepting end; -1 */
+	int visitor;	      /* who has come to it and has not spoken yet; -1 */
+	int reached;	      /* who offers, and has not let us in yet; -1 */
+	int meeting_process;  /* whose descriptors these are */
 	struct meet_names names;
 	struct channel channel;
 	struct channel rest;   /* what an exec that failed would have taken along; its lane is channel.in */
@@ -77,7 +78,8 @@ struct engine {
 	uint64_t head_seen;  /* of the consumer at the last look */
 	uint32_t unlooked;   /* sends since then */
 	uint64_t looked;
-	_Atomic uint32_t told; /* sends, for the hint where this end runs */
+	uint64_t behind_since, behind_ns; /* that sends have waited for a receiver behind the lane's way to the ring */
+	_Atomic uint32_t told;		  /* sends, for the hint where this end runs */
 	struct away away;
 	/* in */
 	int error;		  /* that a look at the socket has used up, for when the ring is empty */

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <time.h>
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "common/room.h"
 #include "common/sys.h"
@@ -14,8 +15,10 @@
 #include "preload/far_compare.h"
 #include "preload/guest.h"
 
+/* A peer that has not come by then has no library. A process that has just been woken is slower than many small calls. */
 #define TRIES_MAX 12 /* at the 1st, 2nd, 4th ... data call */
 #define OFFER_CALLS_MAX 4096
+#define MEET_NS NS_PER_SEC
 #define COMPARE_CALLS 8
 
 static _Atomic int kept; /* descriptors of meetings, between calls */
@@ -215,6 +218,11 @@ static void step_far(struct conn *conn, struct engine *engine)
 		engine_stays_alone(conn, engine, REASON_RDMA_SLOWER);
 }
 
+static bool has_had_its_time(const struct engine *engine)
+{
+	return clock_now() - engine->meets_since > MEET_NS;
+}
+
 static void try_to_meet(struct conn *conn, struct engine *engine, int fd)
 {
 	bool client = engine->role == ROLE_CLIENT;
@@ -230,13 +238,16 @@ static void try_to_meet(struct conn *conn, struct engine *engine, int fd)
 		engine_stays_alone(conn, engine, REASON_NO_PEER);
 		return;
 	}
+	if (!engine->meets_since)
+		engine->meets_since = clock_now();
 	rc = client ? pick_up(conn, engine) : reach_out(conn, engine);
 	if (!rc)
 		met(conn, engine, fd);
 	else if (rc != -EAGAIN && (client || rc != -ECONNREFUSED)) {
 		log_info("fd %d: no meeting with the peer on this host: error %d", fd, -rc);
 		engine_stays_alone(conn, engine, REASON_MEETING_FAILED);
-	} else if (rc == -EAGAIN ? atomic_load(&engine->calls) > OFFER_CALLS_MAX : ++engine->tries >= TRIES_MAX)
+	} else if ((rc == -EAGAIN ? atomic_load(&engine->calls) > OFFER_CALLS_MAX : ++engine->tries >= TRIES_MAX) &&
+		   has_had_its_time(engine))
 		engine_stays_alone(conn, engine, REASON_NO_PEER);
 }
 

@@ -18,8 +18,12 @@ static inline uint64_t engine_tcp_ns(size_t bytes)
 	return (bytes < buffers ? bytes : buffers) / bytes_ns;
 }
 
-/* Puts a TAKEOVER if the rules allow one. Returns whether the lane is on the ring. And: the socket has the program's options again. */
+/*
+ * Puts a TAKEOVER if the rules allow one. Returns whether the lane is on the ring. With a peer on this host: the same, behind a moment
+ * for a receiver that is not there yet. And: the socket has the program's options again.
+ */
 bool engine_enter_ring(struct conn *conn, struct engine *engine, int fd);
+bool engine_takes_over(struct conn *conn, struct engine *engine, int fd);
 void engine_restore_options(struct engine *engine, int fd);
 
 /* Rings if a peer on another host has gone to sleep without having seen all. */

@@ -34,134 +34,6 @@
 #define BETWEEN (ENGINE_BY_KERNEL - 1) /* another thread has just moved the lane: once more */
 #define LOOK_EVERY_NS 20000
 
-/* Bytes that the kernel has been given on this socket, doorbells included; UINT64_MAX if it can't say. */
-static uint64_t written(int fd)
-{
-	struct tcp_info info;
-	socklen_t bytes = sizeof(info);
-
-	memset(&info, 0, sizeof(info));
-	if (sys_call(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, (long)&info, (long)&bytes, 0) < 0 ||
-	    bytes < offsetof(struct tcp_info, tcpi_dsack_dups))
-		return UINT64_MAX;
-	return info.tcpi_bytes_sent - info.tcpi_bytes_retrans + info.tcpi_notsent_bytes;
-}
-
-static void set_option(int fd, int name, bool value)
-{
-	int on = value;
-
-	sys_call(SYS_setsockopt, fd, IPPROTO_TCP, name, (long)&on, sizeof(on), 0);
-}
-
-static bool option_of(int fd, int name)
-{
-	int value = 0;
-	socklen_t bytes = sizeof(value);
-
-	sys_call(SYS_getsockopt, fd, IPPROTO_TCP, name, (long)&value, (long)&bytes, 0);
-	return value != 0;
-}
-
-/* With Nagle's algorithm a doorbell would wait for the acknowledgement of the last one; corked, for more bytes. */
-static void free_bells(struct engine *engine, int fd)
-{
-	if (engine->owes_options) {
-		engine->owes_options = false;
-		return;
-	}
-	engine->nodelay = option_of(fd, TCP_NODELAY);
-	engine->cork = option_of(fd, TCP_CORK);
-	if (!engine->nodelay)
-		set_option(fd, TCP_NODELAY, true);
-	if (engine->cork)
-		set_option(fd, TCP_CORK, false);
-}
-
-void engine_restore_options(struct engine *engine, int fd)
-{
-	if (!engine->nodelay)
-		set_option(fd, TCP_NODELAY, false);
-	if (engine->cork)
-		set_option(fd, TCP_CORK, true);
-}
-
-static bool is_option(int name)
-{
-	return name == TCP_NODELAY || name == TCP_CORK;
-}
-
-/* Puts the program's own option away, or reads it. Returns whether it is ours at present: on the ring the socket has others. */
-static bool access_option(struct conn *conn, int fd, int name, bool sets, int *value)
-{
-	struct engine *engine = is_option(name) ? engine_enter(conn, fd) : NULL;
-	struct lock_hold hold;
-	bool ours = false;
-
-	if (!engine)
-		return false;
-	if (engine_met(engine) && lock_take(&engine->out, &hold)) {
-		bool *own = name == TCP_CORK ? &engine->cork : &engine->nodelay;
-
-		ours = atomic_load(&engine->channel.out.shared->on_ring) || engine->owes_options;
-		if (ours && sets)
-			*own = *value;
-		else if (ours)
-			*value = *own;
-		lock_give(&engine->out, &hold);
-	}
-	engine_leave(conn);
-	return ours;
-}
-
-bool engine_sets_option(struct conn *conn, int fd, int name, int value)
-{
-	return access_option(conn, fd, name, true, &value);
-}
-
-bool engine_gets_option(struct conn *conn, int fd, int name, int *value)
-{
-	return access_option(conn, fd, name, false, value);
-}
-
-/*
- * Moves the lane to the ring if nothing speaks against it. Bytes that somebody has sent behind our back are still in the
- * stream, unseen by the counts: then never. Under the lock.
- */
-bool engine_enter_ring(struct conn *conn, struct engine *engine, int fd)
-{
-	struct lane_shared *out = engine->channel.out.shared;
-
-	if (engine->pinned || engine->raw_sending || atomic_load_explicit(&conn->sg.held, memory_order_relaxed))
-		return false;
-	if (away_stays(&engine->away) && !settings.ring_keep) {
-		stats_reason(conn->slot, REASON_ONE_SIDED);
-		return false;
-	}
-	if (!lane_may_take_over(&engine->channel.out)) {
-		stats_reason(conn->slot, REASON_NOT_CAUGHT_UP);
-		return false;
-	}
-	if (written(fd) != atomic_load(&out->sent) - engine->ring_bytes + atomic_load(&out->bells)) {
-		engine->pinned = true;
-		stats_reason(conn->slot, REASON_DETACHED);
-		return false;
-	}
-	if (!lane_take_over(&engine->channel.out))
-		return false;
-	free_bells(engine, fd);
-	away_ends(&engine->away);
-	stats_conn(conn->slot, STAT_CONN_TAKEOVERS, 1);
-	return true;
-}
-
-static bool take_over(struct conn *conn, struct engine *engine, int fd)
-{
-	if (atomic_load_explicit(&engine->channel.out.shared->on_ring, memory_order_relaxed))
-		return true;
-	return !far_is(engine) && engine_enter_ring(conn, engine, fd); /* else far_before_send() has seen to it */
-}
-
 static bool switch_lane(struct conn *conn, struct engine *engine)
 {
 	if (!atomic_load_explicit(&engine->channel.out.shared->on_ring, memory_order_relaxed) ||
@@ -344,7 +216,7 @@ static bool is_reader(const struct engine *engine)
 
 bool engine_put_begins(struct conn *conn, struct engine *engine, int fd)
 {
-	if (!take_over(conn, engine, fd))
+	if (!engine_takes_over(conn, engine, fd))
 		return false;
 	if (!engine->far.compares && away_at_put(&engine->away) && !settings.ring_keep)
 		stats_reason(conn->slot, REASON_ONE_SIDED);

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: MIT */
+/* A lane's way from TCP to the ring: when it may, what is waited for, and what the socket's options are meanwhile. */
+#define _GNU_SOURCE
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/sys.h"
+#include "preload/engine_out.h"
+#include "preload/far.h"
+
+#define AHEAD_GOOD 65536 /* raw bytes that a receiver is through before the ring is full behind them */
+/* Of a connection's time, what its sends may wait for that: so much at once, and a share. */
+#define CATCH_UP_NS (20 * NS_PER_MS)
+#define CATCH_UP_SHARE 16
+
+/* Bytes that the kernel has been given on this socket, doorbells included; UINT64_MAX if it can't say. */
+static uint64_t written(int fd)
+{
+	struct tcp_info info;
+	socklen_t bytes = sizeof(info);
+
+	memset(&info, 0, sizeof(info));
+	if (sys_call(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, (long)&info, (long)&bytes, 0) < 0 ||
+	    bytes < offsetof(struct tcp_info, tcpi_dsack_dups))
+		return UINT64_MAX;
+	return info.tcpi_bytes_sent - info.tcpi_bytes_retrans + info.tcpi_notsent_bytes;
+}
+
+static void set_option(int fd, int name, bool value)
+{
+	int on = value;
+
+	sys_call(SYS_setsockopt, fd, IPPROTO_TCP, name, (long)&on, sizeof(on), 0);
+}
+
+static bool option_of(int fd, int name)
+{
+	int value = 0;
+	socklen_t bytes = sizeof(value);
+
+	sys_call(SYS_getsockopt, fd, IPPROTO_TCP, name, (long)&value, (long)&bytes, 0);
+	return value != 0;
+}
+
+/* With Nagle's algorithm a doorbell would wait for the acknowledgement of the last one; corked, for more bytes. */
+static void free_bells(struct engine *engine, int fd)
+{
+	if (engine->owes_options) {
+		engine->owes_options = false;
+		return;
+	}
+	engine->nodelay = option_of(fd, TCP_NODELAY);
+	engine->cork = option_of(fd, TCP_CORK);
+	if (!engine->nodelay)
+		set_option(fd, TCP_NODELAY, true);
+	if (engine->cork)
+		set_option(fd, TCP_CORK, false);
+}
+
+void engine_restore_options(struct engine *engine, int fd)
+{
+	if (!engine->nodelay)
+		set_option(fd, TCP_NODELAY, false);
+	if (engine->cork)
+		set_option(fd, TCP_CORK, true);
+}
+
+static bool is_option(int name)
+{
+	return name == TCP_NODELAY || name == TCP_CORK;
+}
+
+/* Puts the program's own option away, or reads it. Returns whether it is ours at present: on the ring the socket has others. */
+static bool access_option(struct conn *conn, int fd, int name, bool sets, int *value)
+{
+	struct engine *engine = is_option(name) ? engine_enter(conn, fd) : NULL;
+	struct lock_hold hold;
+	bool ours = false;
+
+	if (!engine)
+		return false;
+	if (engine_met(engine) && lock_take(&engine->out, &hold)) {
+		bool *own = name == TCP_CORK ? &engine->cork : &engine->nodelay;
+
+		ours = atomic_load(&engine->channel.out.shared->on_ring) || engine->owes_options;
+		if (ours && sets)
+			*own = *value;
+		else if (ours)
+			*value = *own;
+		lock_give(&engine->out, &hold);
+	}
+	engine_leave(conn);
+	return ours;
+}
+
+bool engine_sets_option(struct conn *conn, int fd, int name, int value)
+{
+	return access_option(conn, fd, name, true, &value);
+}
+
+bool engine_gets_option(struct conn *conn, int fd, int name, int *value)
+{
+	return access_option(conn, fd, name, false, value);
+}
+
+/*
+ * Moves the lane to the ring if nothing speaks against it. Bytes that somebody has sent behind our back are still in the
+ * stream, unseen by the counts: then never. Under the lock.
+ */
+bool engine_enter_ring(struct conn *conn, struct engine *engine, int fd)
+{
+	struct lane_shared *out = engine->channel.out.shared;
+
+	if (engine->pinned || engine->raw_sending || atomic_load_explicit(&conn->sg.held, memory_order_relaxed))
+		return false;
+	if (away_stays(&engine->away) && !settings.ring_keep) {
+		stats_reason(conn->slot, REASON_ONE_SIDED);
+		return false;
+	}
+	if (!lane_may_take_over(&engine->channel.out)) {
+		stats_reason(conn->slot, REASON_NOT_CAUGHT_UP);
+		return false;
+	}
+	if (written(fd) != atomic_load(&out->sent) - engine->ring_bytes + atomic_load(&out->bells)) {
+		engine->pinned = true;
+		stats_reason(conn->slot, REASON_DETACHED);
+		return false;
+	}
+	if (!lane_take_over(&engine->channel.out))
+		return false;
+	free_bells(engine, fd);
+	away_ends(&engine->away);
+	stats_conn(conn->slot, STAT_CONN_TAKEOVERS, 1);
+	return true;
+}
+
+/* Whether a TAKEOVER now leaves the receiver little before it. */
+static bool has_caught_up(const struct lane *out)
+{
+	const struct lane_shared *shared = out->shared;
+
+	return lane_may_take_over(out) &&
+	       atomic_load_explicit(&shared->sent, memory_order_relaxed) <=
+		       atomic_load_explicit(&shared->received, memory_order_relaxed) + AHEAD_GOOD;
+}
+
+/*
+ * A receiver that is busy with many small raw receives is slower than the sender is on the ring: the ring would be full before the
+ * receiver has come to it, and the lane back on TCP, with as many raw bytes as before. So a moment for it, as for one that
+ * makes room. Returns whether the lane may go now.
+ */
+static bool waits_for_receiver(struct engine *engine)
+{
+	const struct lane *out = &engine->channel.out;
+	struct patience patience = { .bytes = 0 };
+	uint64_t begun, now;
+
+	if (has_caught_up(out) || !atomic_load_explicit(&out->shared->reader, memory_order_relaxed) || lane_leaves(out))
+		return true;
+	begun = now = clock_now();
+	if (!engine->behind_since)
+		engine->behind_since = begun;
+	if (engine->behind_ns > CATCH_UP_NS + (begun - engine->behind_since) / CATCH_UP_SHARE)
+		return true;
+	while (!has_caught_up(out)) {
+		if (engine_has_patience(out, &patience))
+			continue;
+		now = clock_now();
+		engine->behind_ns += now - begun;
+		return now < patience.until; /* else it is at it, and comes nearer */
+	}
+	engine->behind_ns += clock_now() - begun;
+	return true;
+}
+
+bool engine_takes_over(struct conn *conn, struct engine *engine, int fd)
+{
+	if (atomic_load_explicit(&engine->channel.out.shared->on_ring, memory_order_relaxed))
+		return true;
+	if (far_is(engine)) /* far_before_send() has seen to it */
+		return false;
+	if (!waits_for_receiver(engine)) {
+		stats_reason(conn->slot, REASON_NOT_CAUGHT_UP);
+		return false;
+	}
+	return engine_enter_ring(conn, engine, fd);
+}
