@@ -14,8 +14,9 @@
 #define AHEAD_MAX                                                                                                      \
 	(1u << 31) /* raw bytes that a TAKEOVER may leave to be received: its position is told by its low half */
 #define RELAXED memory_order_relaxed
-#define FETCH_AHEAD 512u /* bytes of the ring */
-#define FETCH_MAX 2048u	 /* of a record: larger ones are copied faster than lines come */
+#define FETCH_AHEAD 512u /* bytes of the ring, at the least */
+#define FETCH_MAX 1040u	 /* of a record: a core asks for no more lines at a time, and then waits for those */
+#define FETCH_RECORDS 2	 /* ahead */
 
 static ssize_t backlog(const struct lane *lane, uint64_t tail)
 {
@@ -163,10 +164,12 @@ static inline void fetch_ahead(const struct lane *lane, const uint8_t *from, siz
 {
 	uint64_t used = atomic_load_explicit(&lane->shared->tail, RELAXED) - lane->head_known;
 
-	if (bytes > FETCH_MAX || used + FETCH_AHEAD + 2 * FETCH_MAX > lane->bytes)
+	size_t ahead = FETCH_RECORDS * bytes > FETCH_AHEAD ? FETCH_RECORDS * bytes : FETCH_AHEAD;
+
+	if (bytes > FETCH_MAX || used + ahead + 2 * FETCH_MAX > lane->bytes)
 		return;
 	for (size_t at = 0; at < bytes; at += LANE_LINE)
-		lane_will_write(from + FETCH_AHEAD + at);
+		lane_will_write(from + ahead + at);
 }
 
 bool lane_put_one(struct lane *lane, const struct iovec *iov)
