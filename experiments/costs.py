@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 
-from experiments import matrix, stacks
+from experiments import matrix, stacks, where
 from experiments.processes import ProgramFailed, output, with_environment
 
 KEY = ["measure", "subject", "bytes", "burst", "threads", "stack", "repeat"]
@@ -17,6 +17,8 @@ LIMIT_S = 600
 CALLS = ["read-zero", "write-null", "tcp-receive-nothing", "tcp-send-receive"]
 COPY = stacks.Stack("copy", "copy")
 TCP = stacks.Stack(stacks.PLAIN)
+WHERE_REPEATS = 3
+WHERE_LONGER = 10  # than other runs: enough samples
 
 
 class Costs:
@@ -31,6 +33,7 @@ class Costs:
             self.streams.append(128 << 10)  # what iperf3 sends
         self.paths = names
         self.scratch = runner.scratch
+        self.shapes = [(shape, profile.repetitions) for shape in profile.shapes.get("loopback", [])]
 
     def list(self):
         """What is to be measured, in order: (key, function that measures it)."""
@@ -51,6 +54,8 @@ class Costs:
             for kind in CALLS:
                 for stack in (TCP, COPY):
                     yield self._key("instructions", kind, stack, 0), self.instructions
+        if not where.why_no_samples(self.scratch):
+            yield from self._sampled()
         for repeat in range(3):
             yield self._key("start", "process", stacks.Stack("both", "copy"), repeat), self.start
             for size, burst in self.size["sends"]:
@@ -60,6 +65,16 @@ class Costs:
                 for size in self.size["guard_bytes"]:
                     for threads in (1, 2):
                         yield self._key("guard", guard, stacks.Stack("none"), repeat, size, threads=threads), self.guard
+
+    def _sampled(self):
+        """Where time goes, at the points of the goals that ask for it: streams by the ring, and many writes on the paths that gather."""
+        for repeat in range(WHERE_REPEATS):
+            for size in self.streams if "bsdp" in self.paths else []:
+                yield self._key("where", "stream", stacks.Stack("bsdp", "bsdp"), repeat, size), self.where_stream
+            for (nbufs, bufsize), repetitions in self.shapes:
+                for path in [path for path in ("sg", "auto") if path in self.paths]:
+                    key = self._key("where", f"W type 1 {nbufs}×{bufsize}", stacks.Stack(path, path), repeat)
+                    yield key | {"shape": (nbufs, bufsize, repetitions)}, self.where_writes
 
     def _senders(self):
         senders = [stacks.Stack(name, name) for name in self.paths if name != "zerocopy"]
@@ -111,6 +126,22 @@ class Costs:
             found = re.search(r"^(?:summary|totals): (\d+)", out.read_text(encoding="utf-8"), re.MULTILINE)
             counts.append(int(found.group(1)))
         return {"call": ("instructions", (counts[1] - counts[0]) / self.size["instructions"])}
+
+    def where_stream(self, key):
+        point = matrix.Point("S", "loopback", (("mode", "stream"), ("bytes", key["bytes"])), (), WHERE_LONGER * self.size["seconds"])
+        return self._where(point, key)
+
+    def where_writes(self, key):
+        nbufs, bufsize, repetitions = key["shape"]
+        parameters = {"mode": "1", "nbufs": nbufs, "bufsize": bufsize, "repetitions": WHERE_LONGER * repetitions}
+        return self._where(matrix.Point("W", "loopback", tuple(parameters.items()), (), self.size["seconds"]), key,
+                           WHERE_LONGER * repetitions * nbufs)
+
+    def _where(self, point, key, messages=None):
+        row = where.SampledRunner(self.runner).run(point, key["stack_of"], False)
+        if row["status"] != "ok":
+            raise ProgramFailed(row["error"])
+        return where.time_of(row, messages or row["messages"])
 
     def start(self, _key):
         report = json.loads(output([str(word) for word in (

@@ -49,7 +49,7 @@ def matrix_row(point, usual):
 def costs_table(its):
     """Medians of section C over its repeats."""
     keys = ["measure", "subject", "bytes", "burst", "threads", "stack", "what", "unit"]
-    found = its.costs.groupby(keys, dropna=False, sort=False).value.median().reset_index()
+    found = its.costs[its.costs.measure != "where"].groupby(keys, dropna=False, sort=False).value.median().reset_index()
     rows = []
     for _, row in found.iterrows():
         words = [f"{row['measure']}: {row['subject']}"]
@@ -82,7 +82,7 @@ def text_of(its):
         parts += [f"### {names[experiment]}, {network}\n", text]
     parts += figures_engine.paper_section(its, table) + figures_engine.inner_section(its, table)
     if len(its.costs):
-        parts += ["## What single calls cost\n", costs_table(its)]
+        parts += [*figures_engine.where_section(its, table), "## What single calls cost\n", costs_table(its)]
     return "\n".join(parts)
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The tables of docs/figures.md that are the engine's: unmodified programs, azsdp step by step, and the paper's inner comparisons."""
-from experiments import data, goals_engine, sources, stacks
+from experiments import data, goals_engine, sources, stacks, where
 
 APPS_WORDS = (
     "Each pair is a run over plain TCP and one with libzc.so in both programs, each with a server of its own, in turn (`zc compare`). "
@@ -71,6 +71,12 @@ STEPS = [
 ]
 
 
+WHERE_WORDS = (
+    "ns of processor time a message (or a write), both ends sampled by perf's cpu-clock, which slows them down; medians. `program` is "
+    "the measuring tool's own code and libc's but for copies; an end that waits for the other one spins in `libzc.so`.\n"
+)
+
+
 def starting_a_send(its, table):
     """The paper's table: what the call of a send takes on each path."""
     rows = its.costs[(its.costs.measure == "send") & (its.costs.what == "p50") & (its.costs.burst == 1)]
@@ -101,6 +107,16 @@ def steps_section(its, table):
         found.append(f"The wake-up of an end that sleeps in the kernel, half a round trip by TCP: {wake.median():.1f} µs. "
                      f"The paper's fault took about {sources.FAULT_US} µs.\n")
     return found + starting_a_send(its, table)
+
+
+def where_section(its, table):
+    lines = []
+    for subject, size, stack in where.points_of(its.costs):
+        found = where.medians(its.costs, subject, stack, size)
+        times = [found["message"], *where.of_end(found, "client"), *where.of_end(found, "server")]
+        lines.append([f"{subject} {data.size_text(size)}" if size == size else subject, stack, *map(number, times)])
+    names = [f"{end}: {part}" for end in ("sender", "receiver") for part in where.PARTS]
+    return ["## Where the time of a message goes\n", WHERE_WORDS, table(["", "path", "in all", *names], lines)] if lines else []
 
 
 def inner_table(its, mode, own, table):

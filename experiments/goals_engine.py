@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: MIT
 """
 The engine's goals: ratios to plain TCP in the same run. A missed one says what bounds it, from the rows themselves: the speed of
-copies that nothing else is done beside, what the steps of a send take, and where the processor time of both ends goes.
+copies that nothing else is done beside, what the steps of a send take, and where the processor time of both ends goes (where.py).
 """
-from experiments import data, stacks
+import statistics
+
+from experiments import data, stacks, where
 from experiments.goals import Goal, not_measured
 
 AUTO = "auto"
@@ -159,45 +161,56 @@ def app_goals(its):
 # Many writes --------------------------------------------------------------------------------------------------------------
 
 
+def writes_subject(shape):
+    return f"W type 1 {shape.nbufs:.0f}×{shape.bufsize:.0f}"
+
+
 def writes(its):
     shapes = its.runs[its.runs.experiment == "W"][["nbufs", "bufsize"]].drop_duplicates()
     if shapes.empty:
         yield not_measured("W type 1, unmodified", f"at least {WRITES_RATIO} ×", "W")
     for _, shape in shapes.iterrows():
-        where = {"experiment": "W", "nbufs": shape.nbufs, "bufsize": shape.bufsize}
-        ours, many, one = runs_at(its, AUTO, mode="1", **where), *(runs_at(its, stacks.PLAIN, mode=mode, **where) for mode in "13")
+        at = {"experiment": "W", "nbufs": shape.nbufs, "bufsize": shape.bufsize}
+        ours, many, one = runs_at(its, AUTO, mode="1", **at), *(runs_at(its, stacks.PLAIN, mode=mode, **at) for mode in "13")
+        sampled = where.words(its.costs, writes_subject(shape), AUTO)
         for words, plain, times in (("its figure over plain TCP", many, WRITES_RATIO), ("plain TCP's type 3", one, 1)):
             pairs = data.pairs(ours, plain, "us", higher=False)
             if pairs is None:
                 continue
             a_write, spare = ((runs.us * 1000 / runs.repetitions / runs.nbufs).median() for runs in (ours, plain))
             yield ratio_goal(f"W type 1 under auto against {words}, {shape.nbufs:.0f}×{shape.bufsize:.0f}", times, pairs,
-                             f"a write takes {a_write:.0f} ns in all, against {spare:.0f} ns for each part there")
+                             f"a write takes {a_write:.0f} ns in all, against {spare:.0f} ns for each part there"
+                             + (f"; {sampled}" if sampled else ""))
 
 
 # azsdp and auto -----------------------------------------------------------------------------------------------------------
 
 
-def steps_of(its, size):
-    """What the steps of a message of this size take in µs, one thread: (guard on and off, GET waited for, GETs in a row, announcement)."""
-    guard = [cost(its, "guard", "uffd", what, size, 1) for what in ("protect", "release")]
-    if None in guard:
-        guard = [cost(its, "guard", "mprotect", what, size, 1) for what in ("protect", "release")]
-    found = [None if None in guard else sum(guard), *(cost(its, "step", "one message", what, size) for what in ("get", "gets", "announce"))]
-    return None if None in found else [ns / 1000 for ns in found]
+def a_message(runs):
+    """µs of a message, and of that the system time of the end that sends, for guards among other things."""
+    us = 1e6 * (runs.seconds / runs.messages)
+    return us.median(), (us * runs.client_system_s / runs.seconds).median()
 
 
-def steps_why(its, size, compute_us=0):
-    """The reason in numbers: what azsdp saves of a message, and what it pays for it."""
-    steps = steps_of(its, size)
-    if steps is None:
-        return "the steps of a send were not measured at this size (section C)"
-    guard, get, gets, announce = steps
-    waited, unwaited = compute_us + get, max(gets, compute_us + guard + announce)
-    computing = f" with {compute_us:.0f} µs of computing" if compute_us else ""
-    return (f"steps at {data.size_text(size)}: the GET that zsdp waits for {get:.1f} µs, GETs in a row {gets:.1f} µs, announcement "
-            f"{announce:.2f} µs, guard on and off {guard:.1f} µs; so zsdp needs {waited:.1f} µs{computing} and azsdp "
-            f"{unwaited:.1f} µs at the least, before any fault: {waited / unwaited:.2f} × at best")
+def guarded_share(runs):
+    """Of the bytes, those that azsdp's guard has kept."""
+    paths = [dict(pair.split("=") for pair in str(text).split()) for text in runs.path_bytes]
+    shares = [int(found.get("azsdp", 0)) / max(1, sum(map(int, found.values()))) for found in paths]
+    return statistics.median(shares)
+
+
+def steps_why(its, size, compute_us, ours, waiting):
+    """The reason in numbers: what a message took each way in these runs, and what its steps take by themselves."""
+    (our_us, our_system), (their_us, _) = (a_message(runs) for runs in (ours, waiting))
+    computing = f", {compute_us:.0f} µs of them computing" if compute_us else ""
+    why = (f"at {data.size_text(size)} a message took {their_us:.1f} µs by zsdp{computing} and {our_us:.1f} µs by azsdp, whose sender was "
+           f"in the kernel for {our_system:.1f} µs of them and whose guard kept {guarded_share(ours):.0%} of the bytes")
+    get, gets = (cost(its, "step", "one message", what, size) for what in ("get", "gets"))
+    if get is None or gets is None:
+        return why + "; the steps of a send were not measured at this size (section C)"
+    least = max(gets / 1000, compute_us)
+    return (f"{why}; of zsdp's, {get / 1000:.1f} µs are the GET that it waits for, {their_us - compute_us - get / 1000:.1f} µs the words between both "
+            f"ends; GETs in a row take {gets / 1000:.1f} µs, so with guards that cost nothing azsdp could be {their_us / least:.2f} × zsdp")
 
 
 def asynchronous(its):
@@ -207,19 +220,28 @@ def asynchronous(its):
         found = []
         rows = its.runs[(its.runs.experiment == "S") & (its.runs["mode"] == mode) & its.runs.bytes.between(*MEDIUM)]
         for _, point in rows[["bytes", "compute_us"]].drop_duplicates().iterrows():
-            where = {"experiment": "S", "mode": mode, "bytes": point.bytes}
+            at = {"experiment": "S", "mode": mode, "bytes": point.bytes}
             if mode == "overlap":
-                where["compute_us"] = point.compute_us
-            pairs = data.pairs(runs_at(its, "azsdp", **where), runs_at(its, "zsdp", **where), "gbit_s")
+                at["compute_us"] = point.compute_us
+            both = [runs_at(its, path, **at) for path in ("azsdp", "zsdp")]
+            pairs = data.pairs(*both, "gbit_s")
             if pairs:
-                found.append((pairs, int(point.bytes), point.compute_us if mode == "overlap" else 0))
+                found.append((pairs, int(point.bytes), point.compute_us if mode == "overlap" else 0, both))
         if not found:
             yield not_measured(name, f"at least {times} ×", "S with azsdp and zsdp")
             continue
         words = [data.size_text(size) + (f" computing {compute:.0f} µs" if compute else "") + f" {pairs.ratio:.2f}"
-                 for pairs, size, compute in found]
-        best, size, compute = max(found, key=lambda one: one[0].ratio)
-        yield ratio_goal(name, times, best, f"{', '.join(words)}; {steps_why(its, size, compute)}")
+                 for pairs, size, compute, _ in found]
+        best, size, compute, both = max(found, key=lambda one: one[0].ratio)
+        yield ratio_goal(name, times, best, f"{', '.join(words)}; {steps_why(its, size, compute, *both)}")
+
+
+def why_not_sg(its, worst):
+    """Where gathering writes is better than the ring: what both do of it."""
+    _, _, title, best = worst
+    subject = title.replace("W loopback ", "W ")
+    words = [where.words(its.costs, subject, path) for path in (AUTO, best)]
+    return "; " + "; ".join(words) if all(words) else ""
 
 
 def best_fixed(its):
@@ -239,11 +261,12 @@ def best_fixed(its):
     ratios = sorted(ratio for ratio, *_ in found)
     low = [one for one in found if one[0] < BEST_RATIO]
     worst = min(found)
+    against = why_not_sg(its, worst)
     certain = [f"{title} ({best}, {ratio:.2f})" for ratio, apart, title, best in sorted(low) if apart]
     yield Goal(name, wanted, f"{worst[0]:.2f}", not low,
                f"lowest at {worst[2]}, where {worst[3]} is the best; {len(low)} of {len(found)} points are below, {len(certain)} of them "
                f"beyond the spread of the runs{': ' if certain else ''}{', '.join(certain[:5])}; the median is {ratios[len(ratios) // 2]:.2f}. "
-               f"The best of {len(fixed)} medians is above its own by chance alone")
+               f"The best of {len(fixed)} medians is above its own by chance alone{against}")
 
 
 MAKERS = (streams, app_goals, writes, processor_time, asynchronous, best_fixed)

@@ -58,11 +58,14 @@ class Runner:
         if preload:
             preload["ZC_STATS_DIR"] = str(folder)
         command = with_environment(preload, [str(self.files[matrix.TOOLS[point.experiment]]), *arguments])
-        if self.events:
-            command = perf.command(self.events, folder / f"perf-{ENDS[end]}", command)
+        command = self._around(end, command, folder)
         # namespaces: end 0 is the server's
         command = self.networks[point.network].inside(1 - end, command)
         return Program(command, folder / f"errors-{ENDS[end]}", stdout)
+
+    def _around(self, end, program, folder):
+        """The program with what counts or samples it in front."""
+        return perf.command(self.events, folder / f"perf-{ENDS[end]}", program) if self.events else program
 
     def _measure(self, point, stack, verify, folder):
         its_network = self.networks[point.network]

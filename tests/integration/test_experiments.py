@@ -3,6 +3,7 @@
 import collections
 import csv
 import html.parser
+import itertools
 import json
 import os
 import pathlib
@@ -202,11 +203,24 @@ def test_tools_run_on_all_networks_of_the_machine(tmp_path, what, mode):
 
 def test_costs_of_calls(tmp_path):
     folder = tmp_path / "results"
-    experiments("run", "--profile", "smoke", "--build", BUILD, "--paths", "tcp,copy", "--experiments", "C", "--results", folder)
+    experiments("run", "--profile", "smoke", "--build", BUILD, "--paths", "tcp,copy,bsdp", "--experiments", "C", "--results", folder)
     rows = rows_of(folder, "costs.csv")
     wanted = {"call", "ping-pong", "bare copies", "start", "send", "guard", "step"} | ({"instructions"} if shutil.which("valgrind") else set())
-    assert {row["measure"] for row in rows if row["status"] == "ok"} == wanted
+    assert {row["measure"] for row in rows if row["status"] == "ok"} - {"where"} == wanted
     assert goal(folder, "start-up")[3] in ("met", "missed")
+    where_time_goes_adds_up(folder, [row for row in rows if row["measure"] == "where"])
+
+
+def where_time_goes_adds_up(folder, rows):
+    """Where perf can sample: of each message no more than a core's time at each end, in the figures too."""
+    experiments("figures", folder, "--output", folder / "figures.md")
+    assert ("## Where the time of a message goes" in (folder / "figures.md").read_text()) is bool(rows)
+    assert {row["subject"] for row in rows} == ({"stream"} if rows else set())
+    for _, row in itertools.groupby(rows, lambda row: (row["bytes"], row["repeat"])):
+        found = {one["what"]: float(one["value"]) for one in row}
+        for end in ("client", "server"):
+            parts = [value for what, value in found.items() if what.startswith(end)]
+            assert len(parts) == 4 and 0 < sum(parts) < 1.5 * found["message"]
 
 
 APP = ["run", "--profile", "smoke", "--build", BUILD, "--experiments", "A", "--only", "A loopback ping-pong 64 B, blocking", "--repeats", "2"]
