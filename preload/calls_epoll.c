@@ -17,6 +17,7 @@
 #include "common/sys.h"
 #include "preload/defer.h"
 #include "preload/engine_in.h"
+#include "preload/far.h"
 #include "preload/guest.h"
 #include "preload/hot.h"
 #include "preload/real.h"
@@ -163,6 +164,11 @@ static bool is_new(struct conn *conn, struct watch *watch, uint32_t state)
 	return (state & WRITABLE) && room_is_new(conn, watch);
 }
 
+static uint64_t bells_seen(struct conn *conn)
+{
+	return atomic_load(&atomic_load(&conn->engine)->channel.in.shared->bells_seen);
+}
+
 static void tell(struct conn *conn, struct watch *watch, uint32_t state)
 {
 	if (!(watch->event.events & EPOLLET))
@@ -170,6 +176,7 @@ static void tell(struct conn *conn, struct watch *watch, uint32_t state)
 	watch->seen = true;
 	watch->seen_lasting = state & LASTING;
 	watch->seen_bytes = received(conn_fd(conn));
+	watch->seen_bells = engine_has_met(conn) ? bells_seen(conn) : 0;
 	if (state & WRITABLE)
 		room_is_new(conn, watch);
 }
@@ -181,11 +188,6 @@ static bool hide(int set_fd, struct conn *conn, const struct watch *watch)
 	if (watch->event.events & EPOLLONESHOT && watch->fd >= 0)
 		real.epoll_ctl(set_fd, EPOLL_CTL_MOD, watch->fd, (struct epoll_event *)&watch->event);
 	return false;
-}
-
-static uint64_t bells_seen(struct conn *conn)
-{
-	return atomic_load(&atomic_load(&conn->engine)->channel.in.shared->bells_seen);
 }
 
 /*
@@ -201,6 +203,29 @@ static bool is_of_another(int set_fd, struct conn *conn, const struct watch *wat
 }
 
 /*
+ * Between hosts a byte of ours may be taken by the agent, or by another thread, after it has woken the kernel's set and before that
+ * tells: then the edge is of what else is true of the socket, for which there was none.
+ */
+static bool is_left_of_bell(struct conn *conn, struct watch *watch, uint32_t events)
+{
+	uint64_t before = watch->seen_bells;
+
+	if (!(watch->event.events & EPOLLET) || events & ~WRITABLE || !far_is(atomic_load(&conn->engine)))
+		return false;
+	watch->seen_bells = bells_seen(conn);
+	return watch->seen_bells != before;
+}
+
+/* What the kernel tells of the stream's end by now: the event may have been of a byte of ours, and what makes it true of that end. */
+static uint32_t end_of(struct conn *conn, const struct watch *watch)
+{
+	struct pollfd look = { .fd = conn_fd(conn), .events = POLLRDHUP };
+
+	sys_call(SYS_poll, (long)&look, 1, 0, 0, 0, 0);
+	return (uint32_t)(unsigned short)look.revents & (EPOLLHUP | (watch->event.events & EPOLLRDHUP));
+}
+
+/*
  * The kernel says readable: a doorbell says so, too. Takes it out if that was all. What else an edge tells then was no edge of
  * its own, unless there was something to wait for.
  */
@@ -210,10 +235,13 @@ static bool look_at_ring(int set_fd, struct conn *conn, struct watch *watch, str
 	uint64_t bells;
 
 	if (!(event->events & (EPOLLIN | EPOLLRDNORM)))
-		return true;
+		return !is_left_of_bell(conn, watch, event->events) || room_is_new(conn, watch);
 	bells = bells_seen(conn);
-	if (engine_look(conn, conn_fd(conn)) != ENGINE_SPURIOUS || is_of_another(set_fd, conn, watch, bells))
+	if (engine_look(conn, conn_fd(conn)) != ENGINE_SPURIOUS || is_of_another(set_fd, conn, watch, bells)) {
+		if (bells_seen(conn) != bells)
+			event->events |= end_of(conn, watch);
 		return true;
+	}
 	event->events = left;
 	if (watch->event.events & EPOLLET && !(left & ~WRITABLE))
 		return (left & WRITABLE) && room_is_new(conn, watch);

@@ -49,6 +49,7 @@ struct watch {
 	uint32_t added; /* set->emptied when it was added or changed */
 	uint32_t seen_lasting;
 	uint64_t seen_bytes;
+	uint64_t seen_bells;   /* of ours: taken from the stream */
 	uint32_t seen_refused; /* engine->raw_refused */
 	/* hot.h */
 	bool hot;
@@ -57,8 +58,8 @@ struct watch {
 	bool rests, told;
 	int link;
 	uint32_t link_ended; /* queue pairs of the connection before that one */
-	bool attentive; /* counted in conn->attention */
-	bool overdue;	/* in the set's list of them, which this is the link of */
+	bool attentive;	     /* counted in conn->attention */
+	bool overdue;	     /* in the set's list of them, which this is the link of */
 	struct watch *overdue_next, **overdue_link;
 	uint32_t turn;	    /* set->turn of the last wait that told of it */
 	uint64_t seen_tail; /* of the ring, when it was told last */

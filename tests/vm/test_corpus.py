@@ -44,3 +44,8 @@ def test_programs_see_no_difference_and_use_rdma(guest, path):
 def test_one_end_alone_sees_no_difference(guest, end, path):
     _, met, _ = shown(guest, f"{end}-{path}")
     assert met == 0
+
+
+def test_no_edge_is_of_what_only_the_library_has_seen(guest):
+    _, met, _ = shown(guest, "edges")
+    assert met > 0
