@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "rdma/avail.h"
+#include "rdma/lane_fetch.h"
 #include "rdma/lane_record.h"
 #include "rdma/source.h"
 #include "rdma/spans.h"
@@ -14,9 +15,6 @@
 #define AHEAD_MAX                                                                                                      \
 	(1u << 31) /* raw bytes that a TAKEOVER may leave to be received: its position is told by its low half */
 #define RELAXED memory_order_relaxed
-#define FETCH_AHEAD 512u /* bytes of the ring, at the least */
-#define FETCH_MAX 1040u	 /* of a record: a core asks for no more lines at a time, and then waits for those */
-#define FETCH_RECORDS 2	 /* ahead */
 
 static ssize_t backlog(const struct lane *lane, uint64_t tail)
 {
@@ -156,22 +154,6 @@ void lane_filled(struct lane *lane, size_t bytes)
 	lane_sent_raw(lane, bytes);
 }
 
-/*
- * The consumer has read the ring's lines at the last turn, so each is fetched from its core when it is written, which publish() then
- * waits for. So they are asked for some records ahead, while there is other work.
- */
-static inline void fetch_ahead(const struct lane *lane, const uint8_t *from, size_t bytes)
-{
-	uint64_t used = atomic_load_explicit(&lane->shared->tail, RELAXED) - lane->head_known;
-
-	size_t ahead = FETCH_RECORDS * bytes > FETCH_AHEAD ? FETCH_RECORDS * bytes : FETCH_AHEAD;
-
-	if (bytes > FETCH_MAX || used + ahead + 2 * FETCH_MAX > lane->bytes)
-		return;
-	for (size_t at = 0; at < bytes; at += LANE_LINE)
-		lane_will_write(from + ahead + at);
-}
-
 bool lane_put_one(struct lane *lane, const struct iovec *iov)
 {
 	size_t bytes = iov->iov_len;
@@ -179,7 +161,7 @@ bool lane_put_one(struct lane *lane, const struct iovec *iov)
 
 	if (bytes - 1 >= LANE_CHUNK || lane_space(lane, bytes, &to) < (ssize_t)bytes)
 		return false;
-	fetch_ahead(lane, (const uint8_t *)to + bytes, bytes + sizeof(struct record));
+	lane_fetch_ahead(lane, (const uint8_t *)to + bytes, bytes + sizeof(struct record));
 	memcpy(to, iov->iov_base, bytes);
 	lane_filled(lane, bytes);
 	return true;
@@ -403,18 +385,6 @@ static bool is_there(struct lane *lane, struct place *at)
 	return at->tail != at->head;
 }
 
-/* What the next receive may take comes from the producer's core meanwhile; nothing behind the tail, where that one writes. */
-static inline void fetch_next(const struct lane *lane, const struct place *at, size_t got)
-{
-	size_t there = at->tail - at->head, bytes = got + sizeof(struct record);
-	const char *from = (const char *)record_at(lane, at->head);
-
-	if (got > FETCH_MAX || there > lane->bytes)
-		return;
-	for (size_t i = 0; i < bytes && i < there; i += LANE_LINE)
-		__builtin_prefetch(from + i);
-}
-
 int lane_get(struct lane *lane, const struct iovec *iov, int count, bool peek, size_t *got)
 {
 	struct lane_shared *shared = lane->shared;
@@ -442,7 +412,7 @@ int lane_get(struct lane *lane, const struct iovec *iov, int count, bool peek, s
 		return rc;
 	if (!peek) {
 		leave_at(lane, &at, *got - before);
-		fetch_next(lane, &at, *got);
+		lane_fetch_next(lane, &at, *got);
 	}
 	if (*got)
 		return LANE_DATA;
