@@ -78,6 +78,7 @@ struct engine {
 	uint64_t head_seen;  /* of the consumer at the last look */
 	uint32_t unlooked;   /* sends since then */
 	uint64_t looked;
+	uint64_t behind_at;		  /* where the receiver was in the last wait for it, if it did not move */
 	uint64_t behind_since, behind_ns; /* that sends have waited for a receiver behind the lane's way to the ring */
 	_Atomic uint32_t told;		  /* sends, for the hint where this end runs */
 	struct away away;

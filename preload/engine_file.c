@@ -71,7 +71,7 @@ static ssize_t put(struct conn *conn, struct engine *engine, int fd, const struc
 
 	if (far_is(engine) && far_is_between(engine))
 		return ENGINE_BY_KERNEL; /* another thread has just moved the lane; 0 would be the end of the file */
-	if (!engine_put_begins(conn, engine, fd))
+	if (!engine_put_begins(conn, engine, fd, SIZE_MAX))
 		return ENGINE_BY_KERNEL;
 	put = put_file(far_is(engine) ? conn : NULL, fd, &engine->channel.out, file, full);
 	if (put < 0 && put != -EPROTO)

@@ -23,20 +23,27 @@ static inline uint64_t engine_tcp_ns(size_t bytes)
  * for a receiver that is not there yet. And: the socket has the program's options again.
  */
 bool engine_enter_ring(struct conn *conn, struct engine *engine, int fd);
-bool engine_takes_over(struct conn *conn, struct engine *engine, int fd);
+bool engine_takes_over(struct conn *conn, struct engine *engine, int fd, size_t bytes);
 void engine_restore_options(struct engine *engine, int fd);
 
 /* Rings if a peer on another host has gone to sleep without having seen all. */
 void engine_ring_late(struct conn *conn, struct engine *engine, int fd);
 
-/* Moves the lane to the ring if it may. Returns false if the bytes are the kernel's. */
-bool engine_put_begins(struct conn *conn, struct engine *engine, int fd);
+/* Moves the lane to the ring if it may, for a send of so many bytes. Returns false if the bytes are the kernel's. */
+bool engine_put_begins(struct conn *conn, struct engine *engine, int fd, size_t bytes);
 
 /*
  * After `done` of `bytes` were put (-EPROTO: nonsense was found): sees to it that the peer takes them, and leaves a ring that is
  * full. Returns bytes that count as sent, -errno, or ENGINE_BY_KERNEL: the kernel's own send has the answer.
  */
 ssize_t engine_put_ends(struct conn *conn, struct engine *engine, int fd, ssize_t done, size_t bytes);
+
+/* Where the receiver is, by either way: that it moves is all that this tells. */
+static inline uint64_t engine_receiver_at(const struct lane *out)
+{
+	return atomic_load_explicit(&out->shared->head, memory_order_relaxed) +
+	       atomic_load_explicit(&out->shared->received, memory_order_relaxed);
+}
 
 /* Waiting for room, zeroes but for `bytes` (of the send) at first. */
 struct patience {

@@ -130,8 +130,7 @@ static bool makes_room(const struct lane_shared *out, const struct patience *pat
 bool engine_has_patience(const struct lane *out, struct patience *patience)
 {
 	uint64_t now = clock_now();
-	uint64_t there = atomic_load_explicit(&out->shared->head, memory_order_relaxed) +
-			 atomic_load_explicit(&out->shared->received, memory_order_relaxed);
+	uint64_t there = engine_receiver_at(out);
 
 	if (!patience->until)
 		patience->until = now + (patience->waits ? FAR_WAIT_NS : RAW_WAIT_NS) + engine_tcp_ns(patience->bytes);
@@ -214,9 +213,9 @@ static bool is_reader(const struct engine *engine)
 	return far_is(engine) ? atomic_load(&out->reader) : !atomic_load(&out->gone);
 }
 
-bool engine_put_begins(struct conn *conn, struct engine *engine, int fd)
+bool engine_put_begins(struct conn *conn, struct engine *engine, int fd, size_t bytes)
 {
-	if (!engine_takes_over(conn, engine, fd))
+	if (!engine_takes_over(conn, engine, fd, bytes))
 		return false;
 	if (!engine->far.compares && away_at_put(&engine->away) && !settings.ring_keep)
 		stats_reason(conn->slot, REASON_ONE_SIDED);
@@ -264,7 +263,7 @@ static ssize_t put(struct conn *conn, struct engine *engine, const struct send *
 
 	if (far_is(engine) && far_is_between(engine))
 		return BETWEEN;
-	if (!engine_put_begins(conn, engine, send->fd))
+	if (!engine_put_begins(conn, engine, send->fd, bytes))
 		return ENGINE_BY_KERNEL;
 	done = sources_possible(conn, bytes) ? sources_put(conn, engine, send->iov, send->count, bytes, announced) : 0;
 	if (done >= 0 && (size_t)done < bytes)

@@ -7,9 +7,14 @@
 
 #include "common/clock.h"
 #include "common/sys.h"
+#include "preload/engine_in.h"
 #include "preload/engine_out.h"
 #include "preload/far.h"
 
+#define SMALL_BYTES 4096 /* of a send: larger ones are received as fast by TCP as the ring is filled */
+#define WAIT_NS 200000	 /* of a send */
+#define STILL_NS 20000	 /* of a receiver that is no longer waited for */
+#define NOT_STILL UINT64_MAX
 #define AHEAD_GOOD 65536 /* raw bytes that a receiver is through before the ring is full behind them */
 /* Of a connection's time, what its sends may wait for that: so much at once, and a share. */
 #define CATCH_UP_NS (20 * NS_PER_MS)
@@ -148,40 +153,46 @@ static bool has_caught_up(const struct lane *out)
 
 /*
  * A receiver that is busy with many small raw receives is slower than the sender is on the ring: the ring would be full before the
- * receiver has come to it, and the lane back on TCP, with as many raw bytes as before. So a moment for it, as for one that
- * makes room. Returns whether the lane may go now.
+ * receiver has come to it, and the lane back on TCP, with as many raw bytes as before. So a small send waits a moment for it, as
+ * for one that makes room; not for one that has not moved since the last wait, which may want this core. Returns whether the lane
+ * may go now.
  */
-static bool waits_for_receiver(struct engine *engine)
+static bool lets_receiver_come(struct engine *engine)
 {
 	const struct lane *out = &engine->channel.out;
-	struct patience patience = { .bytes = 0 };
-	uint64_t begun, now;
+	uint64_t begun, now, moved, at = engine_receiver_at(out);
+	bool near = has_caught_up(out);
 
-	if (has_caught_up(out) || !atomic_load_explicit(&out->shared->reader, memory_order_relaxed) || lane_leaves(out))
+	if (near || !atomic_load_explicit(&out->shared->reader, memory_order_relaxed) || lane_leaves(out) ||
+	    at == engine->behind_at)
 		return true;
-	begun = now = clock_now();
+	begun = now = moved = clock_now();
 	if (!engine->behind_since)
 		engine->behind_since = begun;
 	if (engine->behind_ns > CATCH_UP_NS + (begun - engine->behind_since) / CATCH_UP_SHARE)
 		return true;
-	while (!has_caught_up(out)) {
-		if (engine_has_patience(out, &patience))
-			continue;
+	while (!near && now - begun < WAIT_NS && now - moved < STILL_NS) {
+		uint64_t before = at;
+
+		for (int i = 0; i < 16; i++)
+			cpu_relax();
 		now = clock_now();
-		engine->behind_ns += now - begun;
-		return now < patience.until; /* else it is at it, and comes nearer */
+		at = engine_receiver_at(out);
+		moved = at == before ? moved : now;
+		near = has_caught_up(out);
 	}
-	engine->behind_ns += clock_now() - begun;
-	return true;
+	engine->behind_ns += now - begun;
+	engine->behind_at = now - moved < STILL_NS ? NOT_STILL : at;
+	return near || engine->behind_at == at; /* else it is at it, and comes nearer */
 }
 
-bool engine_takes_over(struct conn *conn, struct engine *engine, int fd)
+bool engine_takes_over(struct conn *conn, struct engine *engine, int fd, size_t bytes)
 {
 	if (atomic_load_explicit(&engine->channel.out.shared->on_ring, memory_order_relaxed))
 		return true;
 	if (far_is(engine)) /* far_before_send() has seen to it */
 		return false;
-	if (!waits_for_receiver(engine)) {
+	if (bytes <= SMALL_BYTES && !lets_receiver_come(engine)) {
 		stats_reason(conn->slot, REASON_NOT_CAUGHT_UP);
 		return false;
 	}

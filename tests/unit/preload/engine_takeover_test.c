@@ -9,7 +9,7 @@
 #define PIECE 4096	   /* nothing that is held to be gathered */
 #define AHEAD (64 * PIECE) /* raw bytes that the receiver has yet to receive when it begins */
 #define SENDS_MAX 100000
-#define GOES 20 /* this process may get no processor for a moment, and nothing moves meanwhile */
+#define GOES 8 /* this process may get no processor for a moment, and nothing moves meanwhile */
 #define MOVE_NS 10000
 #define MOVE_BYTES 512
 #define PATIENT_NS 100000 /* of a send, at least, where it waits */
