@@ -124,6 +124,15 @@ void close_shutdown_refused(struct end *end, long unused)
 	CALL(shutdown(end->fd, SHUT_RDWR));
 }
 
+/* The kernel notes a reset step by step: whoever looks from another processor may see the error alone. */
+static void await_reset(int fd)
+{
+	struct pollfd look = { .fd = fd, .events = POLLRDHUP };
+
+	while (poll(&look, 1, -1) != 1 || !(look.revents & POLLRDHUP))
+		sched_yield();
+}
+
 /* SO_LINGER of 0: what has arrived can be read, then comes the reset. */
 void close_linger_none(struct end *end, long bytes)
 {
@@ -133,7 +142,7 @@ void close_linger_none(struct end *end, long bytes)
 	if (end->server) {
 		await_bytes(end->fd, (int)bytes);
 		tell(end, "close");
-		poll(&(struct pollfd){ .fd = end->fd }, 1, -1);
+		await_reset(end->fd);
 		note_poll(end->fd, POLLIN | POLLOUT | POLLRDHUP);
 		take_to_end(end->fd, 8, 0);
 		note_recv(end->fd);

@@ -8,7 +8,7 @@
 #define PIECE 4096	   /* nothing that is held to be gathered */
 #define AHEAD (64 * PIECE) /* raw bytes that the receiver has yet to receive when it begins */
 #define SENDS_MAX 100000
-#define GOES 60 /* either thread may get no processor for a moment */
+#define GOES 400 /* either thread may get no processor for a moment */
 #define MESSAGE 64
 #define MOVE_RELAXES 20	  /* some hundred ns */
 #define PATIENT_NS 100000 /* of a send, at least, where it waits */
