@@ -110,8 +110,9 @@ def auto_ratio(its):
     worst = rows.loc[rows.ratio.idxmin()]
     low, certain = rows[rows.ratio < AUTO_RATIO], rows[(rows.ratio < AUTO_RATIO) & rows.behind]
     control = rows.control.dropna()
+    which = f": {', '.join(data.title(row) for _, row in certain.head(5).iterrows())}" if len(certain) else ""
     why = (f"lowest at {data.title(worst)}; {len(low)} of {len(rows)} points are below, {len(certain)} of them beyond the spread of "
-           f"the runs (the best run behind the worst of plain TCP); plain TCP against itself is below at "
+           f"the runs (the best run behind the worst of plain TCP){which}; plain TCP against itself is below at "
            f"{(control < AUTO_RATIO).sum()} of {len(control)} points, lowest {control.min():.2f}; the median of all points is "
            f"{rows.ratio.median():.2f}")
     yield Goal(name, wanted, f"{worst.ratio:.2f}", bool(low.empty), why)

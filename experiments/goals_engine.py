@@ -236,12 +236,10 @@ def asynchronous(its):
         yield ratio_goal(name, times, best, f"{', '.join(words)}; {steps_why(its, size, compute, *both)}")
 
 
-def why_not_sg(its, worst):
-    """Where gathering writes is better than the ring: what both do of it."""
-    _, _, title, best = worst
-    subject = title.replace("W loopback ", "W ")
-    words = [where.words(its.costs, subject, path) for path in (AUTO, best)]
-    return "; " + "; ".join(words) if all(words) else ""
+def why_behind(its, points):
+    """Where both paths were sampled at a point: what both do of it."""
+    words = [[where.words(its.costs, title.replace("W loopback ", "W "), path) for path in (AUTO, best)] for title, best in points]
+    return "".join(f"; {'; '.join(both)}" for both in words if all(both))
 
 
 def best_fixed(its):
@@ -261,7 +259,7 @@ def best_fixed(its):
     ratios = sorted(ratio for ratio, *_ in found)
     low = [one for one in found if one[0] < BEST_RATIO]
     worst = min(found)
-    against = why_not_sg(its, worst)
+    against = why_behind(its, [(title, best) for _, apart, title, best in sorted(low) if apart])
     certain = [f"{title} ({best}, {ratio:.2f})" for ratio, apart, title, best in sorted(low) if apart]
     yield Goal(name, wanted, f"{worst[0]:.2f}", not low,
                f"lowest at {worst[2]}, where {worst[3]} is the best; {len(low)} of {len(found)} points are below, {len(certain)} of them "
