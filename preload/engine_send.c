@@ -5,11 +5,8 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <linux/tcp.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
-#include <string.h>
 
 #include "common/clock.h"
 #include "common/sys.h"

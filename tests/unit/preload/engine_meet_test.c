@@ -6,21 +6,6 @@
 #define EARLY_CALLS 20000 /* of an end that is fast, before the other process has woken up */
 #define CALLS_MAX (8 * EARLY_CALLS)
 
-static int open_ends(void **state)
-{
-	if ((!stats && stats_start()) || (!table && table_start()))
-		return -1;
-	connect_pair(ends);
-	conn_open(ends[0], ROLE_CLIENT, false);
-	conn_open(ends[1], ROLE_SERVER, false);
-	for (int end = 0; end < 2; end++) {
-		conns[end] = table_conn(ends[end]);
-		if (!conns[end])
-			return -1;
-	}
-	return 0;
-}
-
 static void step(int end)
 {
 	engine_step(conns[end], atomic_load(&conns[end]->engine), ends[end]);
@@ -51,8 +36,8 @@ static void accepting_end_waits_for_one_that_comes_late(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(connecting_end_waits_for_one_that_comes_late, open_ends, close_ends),
-		cmocka_unit_test_setup_teardown(accepting_end_waits_for_one_that_comes_late, open_ends, close_ends),
+		cmocka_unit_test_setup_teardown(connecting_end_waits_for_one_that_comes_late, open_apart, close_ends),
+		cmocka_unit_test_setup_teardown(accepting_end_waits_for_one_that_comes_late, open_apart, close_ends),
 	};
 
 	use_rings(65536);
