@@ -1,19 +1,39 @@
 /* SPDX-License-Identifier: MIT */
 /* When a lane leaves TCP: both ends of a real connection in this process, the one's bytes still in the stream. */
 #define _GNU_SOURCE
-#include <pthread.h>
+#include <time.h>
 
+#include "common/clock.h"
 #include "met_testing.h"
 
 #define PIECE 4096	   /* nothing that is held to be gathered */
 #define AHEAD (64 * PIECE) /* raw bytes that the receiver has yet to receive when it begins */
-#define SENDS_MAX 100000
-#define GOES 400 /* either thread may get no processor for a moment */
+#define SENDS_MAX 1000
 #define MESSAGE 64
-#define MOVE_RELAXES 20	  /* some hundred ns */
+#define LOOK_NS NS_PER_US /* of the clock below, from one look to the next */
 #define PATIENT_NS 100000 /* of a send, at least, where it waits */
 
-static char piece[PIECE];
+static char piece[PIECE + 1];
+
+/*
+ * This program's clock, in the place of the library's: as a wait is made of looks at it, each look is a share of the receiver's
+ * time, and what happens does not hang on who gets a processor.
+ */
+static _Thread_local struct lane_shared *received_slowly; /* by a receiver that takes a message each look */
+static _Thread_local uint64_t looked_at;		  /* not 0: time is what has been looked at */
+
+uint64_t clock_now(void)
+{
+	struct timespec now;
+
+	if (!looked_at) {
+		clock_gettime(CLOCK_MONOTONIC, &now);
+		return (uint64_t)now.tv_sec * NS_PER_SEC + (uint64_t)now.tv_nsec;
+	}
+	if (received_slowly && atomic_load(&received_slowly->received) + MESSAGE <= atomic_load(&received_slowly->sent))
+		atomic_fetch_add(&received_slowly->received, MESSAGE);
+	return looked_at += LOOK_NS;
+}
 
 /* By TCP. */
 static void send_raw(size_t bytes)
@@ -22,20 +42,6 @@ static void send_raw(size_t bytes)
 
 	raw.done = send(ends[0], piece, bytes, MSG_NOSIGNAL);
 	assert_int_equal(raw.done, bytes);
-}
-
-/* A receiver's share of the lane, as one leaves it that is busy with small messages, until the lane is on the ring. */
-static void *receive_slowly(void *unused)
-{
-	struct lane_shared *shared = lane_from(0)->shared;
-
-	while (!atomic_load(&shared->on_ring) &&
-	       atomic_load(&shared->received) + MESSAGE <= atomic_load(&shared->sent)) {
-		for (int i = 0; i < MOVE_RELAXES; i++)
-			cpu_relax();
-		atomic_fetch_add(&shared->received, MESSAGE);
-	}
-	return NULL;
 }
 
 static void send_one(void)
@@ -59,59 +65,57 @@ static void put_raw_ahead(void)
 		send_raw(PIECE);
 }
 
-/* Returns what was still ahead of the ring when the lane went there. */
-static uint64_t ahead_at_takeover(void)
-{
-	struct lane_shared *shared = lane_from(0)->shared;
-	uint64_t received;
-	pthread_t receiver;
-
-	put_raw_ahead();
-	received = atomic_load(&shared->received);
-	assert_int_equal(pthread_create(&receiver, NULL, receive_slowly, NULL), 0);
-	while (atomic_load(&shared->received) == received)
-		cpu_relax();
-	for (int i = 0; i < SENDS_MAX && !atomic_load(&shared->on_ring); i++)
-		send_one();
-	assert_int_equal(pthread_join(receiver, NULL), 0);
-	assert_true(atomic_load(&shared->on_ring));
-	return atomic_load(&shared->sent) - atomic_load(&shared->received);
-}
-
-/* Far less than at the beginning; not all: then it had come before this end did anything. */
-static bool is_near(uint64_t ahead)
-{
-	return ahead > AHEAD / 16 && ahead <= AHEAD / 2;
-}
-
 static void busy_receiver_is_let_come_near_the_ring(void **state)
 {
-	uint64_t ahead = AHEAD;
-
-	for (int go = 0; go < GOES && !is_near(ahead); go++) {
-		assert_int_equal(connect_ends(state), 0);
-		ahead = ahead_at_takeover();
-		close_ends(state);
-	}
-	assert_true(is_near(ahead));
-}
-
-static void receiver_that_sleeps_is_not_waited_for(void **state)
-{
-	struct engine *engine = atomic_load(&conns[0]->engine);
+	struct lane_shared *shared = lane_from(0)->shared;
 
 	put_raw_ahead();
-	lane_arm(lane_from(0));
+	looked_at = clock_now();
+	received_slowly = shared;
+	for (int i = 0; i < SENDS_MAX && !atomic_load(&shared->on_ring); i++)
+		send_one();
+	received_slowly = NULL;
+	looked_at = 0;
+	assert_true(atomic_load(&shared->on_ring));
+	assert_true(atomic_load(&shared->sent) - atomic_load(&shared->received) <= AHEAD / 2);
+}
+
+static void receiver_that_stands_still_is_hardly_waited_for(void **state)
+{
+	struct engine *engine = atomic_load(&conns[0]->engine);
+	uint64_t before = engine->behind_ns;
+
+	put_raw_ahead();
+	looked_at = clock_now();
 	send_one();
+	looked_at = 0;
 	assert_true(atomic_load(&lane_from(0)->shared->on_ring));
-	assert_true(engine->behind_ns < PATIENT_NS);
+	assert_true(engine->behind_ns > before);
+	assert_true(engine->behind_ns < before + PATIENT_NS);
+}
+
+static void large_sends_do_not_wait(void **state)
+{
+	struct engine *engine = atomic_load(&conns[0]->engine);
+	uint64_t before = engine->behind_ns;
+
+	put_raw_ahead();
+	looked_at = clock_now();
+	received_slowly = lane_from(0)->shared;
+	send_bytes(0, piece, sizeof(piece));
+	received_slowly = NULL;
+	looked_at = 0;
+	assert_true(atomic_load(&lane_from(0)->shared->on_ring));
+	assert_int_equal(engine->behind_ns, before);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(busy_receiver_is_let_come_near_the_ring),
-		cmocka_unit_test_setup_teardown(receiver_that_sleeps_is_not_waited_for, connect_ends, close_ends),
+		cmocka_unit_test_setup_teardown(busy_receiver_is_let_come_near_the_ring, connect_ends, close_ends),
+		cmocka_unit_test_setup_teardown(receiver_that_stands_still_is_hardly_waited_for, connect_ends,
+						close_ends),
+		cmocka_unit_test_setup_teardown(large_sends_do_not_wait, connect_ends, close_ends),
 	};
 
 	use_rings(65536);
