@@ -12,6 +12,9 @@
 #define PAUSE_NS (20 * NS_PER_MS) /* the program did something else */
 #define LOST_NS NS_PER_SEC	  /* who has not come to an end until then sends no more */
 #define TRYING UINT64_MAX
+/* The first way is left for a gain of such a share: of one that others send beside, and of one that is alone. */
+#define GAIN_AMONG_OTHERS 4
+#define GAIN_ALONE 16
 
 static int class_of(size_t bytes)
 {
@@ -49,12 +52,12 @@ static void end_run(struct trial *trial)
 }
 
 /*
- * The first way is left for a clear gain only: what another costs the connections beside it, in turns of a core that they share,
- * is not seen here.
+ * What another way costs the connections beside it, in turns of a core that they share, is not seen here: where there are some, the
+ * first way is left for a clear gain only.
  */
-static unsigned int best_of(const uint64_t *cost, unsigned int ways)
+static unsigned int best_of(const uint64_t *cost, unsigned int ways, uint32_t gain)
 {
-	uint64_t least = cost[0] - cost[0] / 4;
+	uint64_t least = cost[0] - cost[0] / gain;
 	unsigned int best = 0;
 
 	for (unsigned int way = 1; way < ways; way++) {
@@ -75,7 +78,7 @@ static bool is_hopeless(const struct trial *trial, unsigned int way, uint64_t be
 /* Returns false when all runs are done. */
 static bool begin_run(struct trial *trial)
 {
-	uint64_t best = trial->cost[best_of(trial->cost, TRIAL_WAYS)];
+	uint64_t best = trial->cost[best_of(trial->cost, TRIAL_WAYS, GAIN_ALONE)];
 
 	for (; trial->run < ROUNDS * TRIAL_WAYS; trial->run++) {
 		unsigned int way = trial->run % TRIAL_WAYS;
@@ -113,7 +116,10 @@ static bool claim(struct trial *trial, struct trial_knowledge *knowledge, int cl
 static void conclude(struct trial *trial, struct trial_knowledge *knowledge, uint64_t now)
 {
 	int class = trial->class - 1;
-	uint32_t best = best_of(trial->cost, TRIAL_WAYS) + 1;
+	bool alone =
+		atomic_load(&knowledge->classes[class].others_ns) < atomic_load(&knowledge->classes[class].since_ns);
+	uint32_t gain = alone ? GAIN_ALONE : GAIN_AMONG_OTHERS;
+	uint32_t best = best_of(trial->cost, TRIAL_WAYS, gain) + 1;
 	uint32_t before = atomic_load(&knowledge->classes[class].best);
 	uint64_t calm = atomic_load(&knowledge->classes[class].calm_ns);
 
@@ -123,6 +129,7 @@ static void conclude(struct trial *trial, struct trial_knowledge *knowledge, uin
 	for (int way = 0; way < TRIAL_WAYS; way++)
 		atomic_store(&knowledge->classes[class].cost[way], trial->cost[way]);
 	atomic_fetch_add(&knowledge->classes[class].tries, 1);
+	atomic_store(&knowledge->classes[class].gain, gain);
 	atomic_store(&knowledge->classes[class].best, best);
 	atomic_store(&knowledge->classes[class].calm_ns, calm);
 	atomic_store(&knowledge->classes[class].again_ns, now + calm);
@@ -135,11 +142,24 @@ static void abandon(struct trial *trial, struct trial_knowledge *knowledge, uint
 	trial->class = 0;
 }
 
+/* Somebody sends so many bytes: is it another one than the last time? */
+static void note_sender(const struct trial *trial, struct trial_knowledge *knowledge, int class, uint64_t now)
+{
+	const struct trial *before = atomic_load_explicit(&knowledge->classes[class].sender, memory_order_relaxed);
+
+	if (before == trial)
+		return;
+	atomic_store_explicit(&knowledge->classes[class].sender, trial, memory_order_relaxed);
+	if (before)
+		atomic_store_explicit(&knowledge->classes[class].others_ns, now, memory_order_relaxed);
+}
+
 unsigned int trial_next(struct trial *trial, struct trial_knowledge *knowledge, size_t bytes, uint64_t now)
 {
 	int class = class_of(bytes);
 	uint32_t best;
 
+	note_sender(trial, knowledge, class, now);
 	if (trial->class && trial->class != class + 1)
 		abandon(trial, knowledge, now);
 	/* Between sends of different sizes the time is neither's. */
@@ -164,9 +184,10 @@ unsigned int trial_next(struct trial *trial, struct trial_knowledge *knowledge, 
 unsigned int trial_best_before(const struct trial_knowledge *knowledge, size_t bytes, unsigned int way)
 {
 	int class = class_of(bytes);
+	uint32_t gain = atomic_load_explicit(&knowledge->classes[class].gain, memory_order_relaxed);
 	uint64_t cost[TRIAL_WAYS];
 
 	for (unsigned int i = 0; i < way; i++)
 		cost[i] = atomic_load_explicit(&knowledge->classes[class].cost[i], memory_order_relaxed);
-	return best_of(cost, way);
+	return best_of(cost, way, gain ? gain : GAIN_AMONG_OTHERS);
 }

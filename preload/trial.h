@@ -25,6 +25,10 @@ struct trial_knowledge {
 		_Atomic uint64_t again_ns; /* when it is to be tried the next time; UINT64_MAX: somebody is at it */
 		_Atomic uint64_t since_ns; /* he has begun */
 		_Atomic uint64_t calm_ns;
+		const struct trial *_Atomic sender; /* who sent last: compared, never followed */
+		_Atomic uint64_t others_ns;	    /* when it was another one than before; 0: never */
+		_Atomic uint32_t
+			gain; /* for which the first way was left the last time, one in so many; 0: not known */
 		/* Of the last time that it was tried, for who wants to know why. */
 		_Atomic uint64_t tries, cost[TRIAL_WAYS]; /* ns for 1024 bytes; 0: not known */
 	} classes[TRIAL_CLASSES];

@@ -162,7 +162,7 @@ bool lane_put_one(struct lane *lane, const struct iovec *iov)
 	if (bytes - 1 >= LANE_CHUNK || lane_space(lane, bytes, &to) < (ssize_t)bytes)
 		return false;
 	lane_fetch_ahead(lane, (const uint8_t *)to + bytes, bytes + sizeof(struct record));
-	memcpy(to, iov->iov_base, bytes);
+	lane_copy(to, iov->iov_base, bytes);
 	lane_filled(lane, bytes);
 	return true;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Copies between one piece of memory and the spans of an iovec. */
+/* Copies between a ring and the spans of an iovec. */
 #ifndef ZC_RDMA_SPANS_H
 #define ZC_RDMA_SPANS_H
 
@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/uio.h>
+
+#include "rdma/lane_copy.h"
 
 /* Where a gathered send is. */
 struct gather {
@@ -21,7 +23,7 @@ static inline void gather_copy(struct gather *from, uint8_t *to, size_t bytes)
 		size_t part = from->iov->iov_len - from->offset;
 
 		part = part < bytes ? part : bytes;
-		memcpy(to, (const uint8_t *)from->iov->iov_base + from->offset, part);
+		lane_copy(to, (const uint8_t *)from->iov->iov_base + from->offset, part);
 		to += part;
 		bytes -= part;
 		from->offset += part;

@@ -130,6 +130,26 @@ static void one_connection_tries_for_all(void **state)
 	assert_true(others[0] < 400 && others[1] > 600);
 }
 
+static void small_gain_is_for_who_is_alone(void **state)
+{
+	const unsigned int cost[] = { 1000, 900, 1000 };
+	struct trial other = { 0 };
+
+	sends(20000, 65536, cost);
+	assert_true(taken[1] > 17000);
+	fresh(state);
+	for (int i = 0; i < 2000; i++) {
+		unsigned int way = trial_next(&trial, &knowledge, 65536, now);
+
+		trial_next(&other, &knowledge, 65536, now);
+		now += cost[way] * NS_PER_US;
+	}
+	assert_int_equal(knowledge.classes[0].best, 1);
+	/* When the other one has gone, it is found at the next trial. */
+	sends(20000, 65536, cost);
+	assert_true(taken[1] > 15000);
+}
+
 static void connection_that_ends_in_mid_trial_is_followed_by_another(void **state)
 {
 	const unsigned int cost[] = { 200, 100, 150 };
@@ -158,6 +178,7 @@ int main(void)
 		cmocka_unit_test_setup(sizes_are_told_apart, fresh),
 		cmocka_unit_test_setup(pauses_of_the_program_say_nothing, fresh),
 		cmocka_unit_test_setup(one_connection_tries_for_all, fresh),
+		cmocka_unit_test_setup(small_gain_is_for_who_is_alone, fresh),
 		cmocka_unit_test_setup(connection_that_ends_in_mid_trial_is_followed_by_another, fresh),
 		cmocka_unit_test_setup(any_size_has_its_class, fresh),
 	};
