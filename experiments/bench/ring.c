@@ -22,6 +22,7 @@
 #include "common/hist.h"
 #include "experiments/bench/bench.h"
 #include "rdma/lane.h"
+#include "rdma/lane_copy.h"
 
 #define SPINS_MAX 1000 /* then the other process may be waiting for this core */
 #define NS_OF_A_SECOND 1e9
@@ -86,7 +87,7 @@ static void put(struct ring *ring, const uint8_t *from, uint64_t bytes)
 			relax(&spins);
 			continue;
 		}
-		memcpy(ring->bytes + (tail & (ring->size - 1)), from, part);
+		lane_copy(ring->bytes + (tail & (ring->size - 1)), from, part);
 		tail += part;
 		atomic_store_explicit(&ring->shared->tail, tail, memory_order_release);
 		from += part;
