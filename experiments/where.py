@@ -12,7 +12,7 @@ from experiments.processes import ProgramFailed
 
 FREQUENCY = 1999
 LIMIT_S = 60
-COPYING = re.compile(r"mem(cpy|move)|copy_(to|from)_|rep_movs|copy_user")
+COPYING = re.compile(r"mem(cpy|move)|copy_by_vectors|copy_(to|from)_|rep_movs|copy_user")
 PARTS = ["program", "libzc.so", "copying", "kernel"]
 
 
