@@ -216,7 +216,16 @@ static bool is_left_of_bell(struct conn *conn, struct watch *watch, uint32_t eve
 	return watch->seen_bells != before;
 }
 
-/* What the kernel tells of the stream's end by now: the event may have been of a byte of ours, and what makes it true of that end. */
+/* Whether the event may have been of a byte of ours, which was taken before `bells`, or since, by the agent or another thread. */
+static bool was_of_bell(struct conn *conn, const struct watch *watch, uint64_t bells)
+{
+	uint64_t now = bells_seen(conn);
+
+	return now != bells ||
+	       (watch->event.events & EPOLLET && now != watch->seen_bells && far_is(atomic_load(&conn->engine)));
+}
+
+/* What the kernel tells of the stream's end by now, where what makes the event true may be that end. */
 static uint32_t end_of(struct conn *conn, const struct watch *watch)
 {
 	struct pollfd look = { .fd = conn_fd(conn), .events = POLLRDHUP };
@@ -238,7 +247,7 @@ static bool look_at_ring(int set_fd, struct conn *conn, struct watch *watch, str
 		return !is_left_of_bell(conn, watch, event->events) || room_is_new(conn, watch);
 	bells = bells_seen(conn);
 	if (engine_look(conn, conn_fd(conn)) != ENGINE_SPURIOUS || is_of_another(set_fd, conn, watch, bells)) {
-		if (bells_seen(conn) != bells)
+		if (was_of_bell(conn, watch, bells))
 			event->events |= end_of(conn, watch);
 		return true;
 	}
