@@ -27,8 +27,7 @@ struct trial_knowledge {
 		_Atomic uint64_t calm_ns;
 		const struct trial *_Atomic sender; /* who sent last: compared, never followed */
 		_Atomic uint64_t others_ns;	    /* when it was another one than before; 0: never */
-		_Atomic uint32_t
-			gain; /* for which the first way was left the last time, one in so many; 0: not known */
+		_Atomic uint32_t gain;		    /* for which the first way was left, one in so many; 0: not known */
 		/* Of the last time that it was tried, for who wants to know why. */
 		_Atomic uint64_t tries, cost[TRIAL_WAYS]; /* ns for 1024 bytes; 0: not known */
 	} classes[TRIAL_CLASSES];
