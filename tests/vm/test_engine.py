@@ -88,7 +88,9 @@ def test_peer_of_a_killed_process_is_told(guest, step, other):
     # Neither a hang, which ends by SIGKILL, nor a success.
     assert (guest.directory / f"{step}.status").read_text() != "0\n"
     told = (guest.directory / f"{step}.{other}").read_text()
-    assert any(word in told for word in ("reset", "closed", "broken pipe", "Broken pipe")), told
+    # The connection that controls the session may be on TCP still, where a killed client leaves an end of file, before the data's has
+    # told. What each connection tells, tests/vm/test_kill.py looks at.
+    assert any(word in told for word in ("reset", "closed", "broken pipe", "Broken pipe", "went away before the end")), told
 
 
 def clearly_better(cost, than):

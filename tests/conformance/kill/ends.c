@@ -89,7 +89,7 @@ static void tell(int messages, enum end end)
 
 static int listen_anywhere(struct board *board)
 {
-	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr = board->address };
 	socklen_t bytes = sizeof(address);
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
@@ -104,7 +104,7 @@ static bool meet(struct life *life, int messages)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET,
 				       .sin_port = htons((uint16_t)life->board->port),
-				       .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+				       .sin_addr = life->board->address };
 	int listener;
 
 	if (life->plan->connects == life->end) {

@@ -29,15 +29,15 @@ static bool write_text(const char *file, const char *text)
 }
 
 /* An ordinary user gets the namespaces with a user namespace around them, where that is allowed. */
-static bool leave(void)
+static bool leave(int spaces)
 {
 	char users[64], groups[64];
 
-	if (!unshare(CLONE_NEWNS | CLONE_NEWNET))
+	if (!unshare(spaces))
 		return true;
 	snprintf(users, sizeof(users), "%d %d 1", (int)geteuid(), (int)geteuid());
 	snprintf(groups, sizeof(groups), "%d %d 1", (int)getegid(), (int)getegid());
-	return !unshare(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWNET) && write_text("/proc/self/setgroups", "deny") &&
+	return !unshare(CLONE_NEWUSER | spaces) && write_text("/proc/self/setgroups", "deny") &&
 	       write_text("/proc/self/uid_map", users) && write_text("/proc/self/gid_map", groups);
 }
 
@@ -52,11 +52,11 @@ static bool loopback_up(void)
 	return up;
 }
 
-bool isolate(void)
+bool isolate(bool network)
 {
-	return leave() && !mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) &&
-	       !mount("none", "/tmp", "tmpfs", 0, NULL) && !mount("none", "/dev/shm", "tmpfs", 0, NULL) &&
-	       loopback_up();
+	return leave(network ? CLONE_NEWNS | CLONE_NEWNET : CLONE_NEWNS) &&
+	       !mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) && !mount("none", "/tmp", "tmpfs", 0, NULL) &&
+	       !mount("none", "/dev/shm", "tmpfs", 0, NULL) && (!network || loopback_up());
 }
 
 int litter_in(const char *path, const char *known)
@@ -92,9 +92,9 @@ static int sockets_in(const char *path)
 	return count > 0 ? count : 0;
 }
 
-int litter(const char *known)
+int litter(const char *known, bool network)
 {
-	return litter_in("/tmp", known) + litter_in("/dev/shm", known) + sockets_in("/proc/net/unix");
+	return litter_in("/tmp", known) + litter_in("/dev/shm", known) + (network ? sockets_in("/proc/net/unix") : 0);
 }
 
 struct use use_take(const char *dir, pid_t pid)

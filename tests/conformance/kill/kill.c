@@ -4,9 +4,10 @@
  * TCP: what has arrived is a right prefix, a clean end of file comes after all bytes of completed sends only, a sender is told,
  * and nobody hangs. Nothing is left behind: no file, no segment, no socket with a name, no process.
  *
- *	kill --library FILE [--runs N] [--seed S] [--ring-bytes N]
+ *	kill --library FILE [--runs N] [--seed S] [--ring-bytes N] [--address A] [--slow N]
  *
- * ZC_PATH and the other settings are the environment's. Without --ring-bytes the rings have another size every so many runs.
+ * They meet on 127.0.0.1, in a network of their own, or on the address A of this machine's; a death comes N times as long after
+ * what it waits for. ZC_PATH and the other settings are the environment's. Without --ring-bytes the rings have another size every so many runs.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -27,6 +28,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "kill.h"
 
 #define PATIENCE_MS 30000
@@ -50,6 +52,8 @@ struct judge {
 	struct server server[2];
 	unsigned long ring_bytes; /* 0: several */
 	unsigned long ring_now;
+	struct in_addr address;
+	unsigned long slow;
 	bool isolated;
 	char stats_dir[64];
 	/* of the run */
@@ -139,7 +143,7 @@ static void release_listener(const struct judge *judge)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET,
 				       .sin_port = htons((uint16_t)judge->board->port),
-				       .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+				       .sin_addr = judge->address };
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
 	(void)!connect(fd, (struct sockaddr *)&address, sizeof(address));
@@ -210,6 +214,8 @@ static bool run(struct judge *judge, uint64_t seed)
 
 	memset(board, 0, sizeof(*board));
 	plan_make(&board->plan, seed);
+	board->plan.death_ns *= (uint32_t)judge->slow;
+	board->address = judge->address;
 	judge->ended = 0;
 	judge->half_open = false;
 	judge->pid[SENDER] = judge->pid[RECEIVER] = 0;
@@ -479,12 +485,17 @@ static bool was_used(const struct tally *tally)
 	return !(ring && !tally->ring) && !(announces && (!tally->announced || !tally->fetching));
 }
 
+static bool has_network(const struct judge *judge)
+{
+	return judge->address.s_addr == htonl(INADDR_LOOPBACK);
+}
+
 static void prepare(struct judge *judge, char *library)
 {
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
 	judge->library = hold_libraries(library);
 	must(judge->library != NULL, library);
-	judge->isolated = isolate();
+	judge->isolated = isolate(has_network(judge));
 	if (!judge->isolated)
 		fprintf(stderr, "kill: no namespaces of our own: what is left behind is not looked for\n");
 	snprintf(judge->stats_dir, sizeof(judge->stats_dir),
@@ -505,7 +516,7 @@ static bool nothing_left(const struct judge *judge)
 		fprintf(stderr, "kill: a process was left behind\n");
 		clean = false;
 	}
-	if (judge->isolated && litter(STATS_NAME))
+	if (judge->isolated && litter(STATS_NAME, has_network(judge)))
 		clean = false;
 	if (rmdir(judge->stats_dir) < 0) {
 		litter_in(judge->stats_dir, "");
@@ -525,27 +536,19 @@ static int serve_by(char **argv)
 
 static int usage(void)
 {
-	fprintf(stderr, "usage: kill --library FILE [--runs N] [--seed S] [--ring-bytes N]\n");
+	fprintf(stderr, "usage: kill --library FILE [--runs N] [--seed S] [--ring-bytes N] [--address A] [--slow N]\n");
 	return 2;
-}
-
-static double seconds_now(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
 static int judge_all(struct judge *judge, char *library, uint64_t seed, unsigned long runs)
 {
 	struct tally tally = { 0 };
-	double start = seconds_now();
+	uint64_t start = clock_now();
 	bool good;
 
 	prepare(judge, library);
 	good = run_all(judge, seed, runs, &tally);
-	report(&tally, seconds_now() - start);
+	report(&tally, (double)(clock_now() - start) / NS_PER_SEC);
 	if (good)
 		good = was_used(&tally) & nothing_left(judge);
 	if (!good)
@@ -559,18 +562,17 @@ int main(int argc, char **argv)
 						 { "runs", required_argument, NULL, 'n' },
 						 { "seed", required_argument, NULL, 's' },
 						 { "ring-bytes", required_argument, NULL, 'r' },
+						 { "address", required_argument, NULL, 'a' },
+						 { "slow", required_argument, NULL, 'w' },
 						 { 0 } };
-	struct judge judge = { 0 };
-	struct timespec now;
+	struct judge judge = { .address.s_addr = htonl(INADDR_LOOPBACK), .slow = 1 };
 	char *library = NULL;
 	unsigned long runs = 300;
-	uint64_t seed;
+	uint64_t seed = (uint64_t)time(NULL) * 1000000;
 	int option;
 
 	if (argc == 6 && !strcmp(argv[1], "--serve"))
 		return serve_by(argv);
-	clock_gettime(CLOCK_REALTIME, &now);
-	seed = (uint64_t)now.tv_sec * 1000000;
 	while ((option = getopt_long(argc, argv, "", options, NULL)) >= 0) {
 		if (option == 'l')
 			library = optarg;
@@ -580,8 +582,12 @@ int main(int argc, char **argv)
 			seed = strtoull(optarg, NULL, 0);
 		else if (option == 'r')
 			judge.ring_bytes = strtoul(optarg, NULL, 0);
-		else
+		else if (option == 'w')
+			judge.slow = strtoul(optarg, NULL, 0);
+		else if (option != 'a' || inet_pton(AF_INET, optarg, &judge.address) != 1)
 			return usage();
 	}
-	return library && runs && optind == argc ? judge_all(&judge, library, seed, runs) : usage();
+	if (!library || !runs || !judge.slow || judge.slow > NS_PER_SEC / DEATH_NS_MAX || optind != argc)
+		return usage();
+	return judge_all(&judge, library, seed, runs);
 }

@@ -9,6 +9,7 @@
 #ifndef ZC_TESTS_KILL_H
 #define ZC_TESTS_KILL_H
 
+#include <netinet/in.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -24,6 +25,7 @@ enum receive_style { RECEIVE_BLOCKING, RECEIVE_POLL, RECEIVE_EPOLL, RECEIVE_WAIT
 #define MESSAGES_MAX 24
 #define MESSAGE_BYTES_MAX (512 * 1024)
 #define CONFIRM_BYTES 8
+#define DEATH_NS_MAX (1 << 20)
 
 /* What a seed makes of a run. */
 struct plan {
@@ -59,6 +61,7 @@ struct outcome {
 
 struct board {
 	struct plan plan;
+	struct in_addr address; /* of the end that listens */
 	_Atomic uint32_t port;
 	_Atomic bool accepted;	    /* the connection, by the end that listens */
 	_Atomic bool dead;	    /* the victim is gone */
@@ -90,8 +93,11 @@ int live(enum end end, struct board *board, int messages);
 void stream_make(void);
 const unsigned char *stream_at(uint64_t seed, uint64_t at, size_t *bytes);
 
-/* Namespaces of our own, with an empty /tmp and /dev/shm, so that what is left behind can be seen. Returns whether. */
-bool isolate(void);
+/*
+ * Namespaces of our own, with an empty /tmp and /dev/shm, so that what is left behind can be seen; the network stays as it is where
+ * the ends are to meet on it. Returns whether.
+ */
+bool isolate(bool network);
 /*
  * Before that: a library that is in /tmp keeps its place when that is another one; a sanitizer's has to be known by its name. Returns
  * the text for LD_PRELOAD, NULL (errno) if one can't be opened. Ownership: the caller's.
@@ -99,7 +105,7 @@ bool isolate(void);
 char *hold_libraries(char *list);
 /* Return what is left in there, or in a directory, besides `known`; 0 for nothing; tell on standard error. */
 int litter_in(const char *path, const char *known);
-int litter(const char *known);
+int litter(const char *known, bool network);
 
 /*
  * Whether the kernel has left the end that connected to the port alone: connected to a socket that does not exist. Linux does not

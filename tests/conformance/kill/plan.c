@@ -69,7 +69,7 @@ void plan_make(struct plan *plan, uint64_t seed)
 		plan->death = 1 + below(&state, steps);
 		break;
 	}
-	plan->death_ns = spread(&state, 128, 1 << 20);
+	plan->death_ns = spread(&state, 128, DEATH_NS_MAX);
 }
 
 void stream_make(void)
