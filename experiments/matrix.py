@@ -246,10 +246,10 @@ def points(profile, experiments, networks, usual):
     ]
 
 
-def client_arguments(point, address, port):
+def client_arguments(point, address, port, lasts):
     """The client's command line behind the name of the tool."""
     get = point.get
-    seconds = ["--seconds", str(point.seconds)]
+    seconds = ["--seconds", str(lasts)]
     if point.experiment == "M":
         # In several sends under Nagle's algorithm a message can take 40 ms: few of them warm up as well as many.
         few = get("mode") in ("fields", "zerocopy") or point.network == network.Rdma.name

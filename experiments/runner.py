@@ -70,7 +70,8 @@ class Runner:
     def _measure(self, point, stack, verify, folder):
         its_network = self.networks[point.network]
         report = folder / "client.json"
-        limit = START_S + 20 * point.seconds
+        lasts = max(point.seconds, stack.seconds)
+        limit = START_S + 20 * lasts
         programs = []
         if stack.path == stacks.RSOCKETS and not stacks.rsockets_library():
             raise ProgramFailed(f"{stacks.RSOCKETS_LIBRARY} is not installed: scripts/deps lab installs it")
@@ -79,7 +80,7 @@ class Runner:
             programs.append(server)
             port = self._port(server)
             before = network.Spent()
-            arguments = matrix.client_arguments(point, its_network.server_address, port) + ["--json", str(report)]
+            arguments = matrix.client_arguments(point, its_network.server_address, port, lasts) + ["--json", str(report)]
             client = self._program(point, stack, 0, arguments + (["--verify"] if verify else []), folder, subprocess.DEVNULL)
             programs.append(client)
             self._finish("client", client, limit)

@@ -24,6 +24,7 @@ class Stack:
     name: str
     path: str = PLAIN
     settings: tuple = ()  # of (name, value): further settings of the library
+    seconds: float = 0  # a run takes so long at least
 
     @property
     def is_preloaded(self):
@@ -63,6 +64,7 @@ def usual(names):
 # Between hosts: auto uses RDMA when it is told to, and a connection begins with it, so that no run is half TCP.
 BY_RDMA = (("ZC_TRANSPORT", "verbs"), ("ZC_RDMA_WAIT_MS", "5000"))
 FREE = "auto by itself"  # and as it is without settings: it compares RDMA with TCP
+FREE_S = 5  # which it does not begin with; TCP, to which that is compared, has the same time
 NO_ENGINE = ("copy", "sg", "zerocopy")
 
 
@@ -77,7 +79,8 @@ def between_hosts(stacks):
     stacks = list(stacks)
     with_rdma = [dataclasses.replace(stack, settings=BY_RDMA) if stack.is_preloaded and stack.path not in NO_ENGINE else stack
                  for stack in stacks]
-    free = [Stack(FREE, stack.path) for stack in stacks if stack.path == "auto"]
+    with_rdma = [dataclasses.replace(stack, seconds=FREE_S) if stack.name == PLAIN else stack for stack in with_rdma]
+    free = [Stack(FREE, stack.path, seconds=FREE_S) for stack in stacks if stack.path == "auto"]
     return [*with_rdma, *free, Stack(RSOCKETS, RSOCKETS)]
 
 

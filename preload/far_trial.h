@@ -38,10 +38,13 @@ enum far_way { FAR_BY_TCP, FAR_BY_RING, FAR_BY_ZSDP, FAR_BY_AZSDP };
 #define FAR_CALM_FIRST (60 * NS_PER_SEC)
 #define FAR_CALM_MAX (3600 * NS_PER_SEC)
 
-/* What a connection has to have moved, and for how long, before it is worth a meeting with a peer of which nothing is known. */
+/*
+ * What a connection has to have moved, and for how long, before it is worth a meeting with a peer of which nothing is known: to load the
+ * drivers, to open a device and to meet takes each end 0.15 s of a processor where soft-RoCE is emulated.
+ */
 #define FAR_WORTH_BYTES (1u << 20)
 #define FAR_WORTH_CALLS 512u
-#define FAR_WORTH_NS (100 * NS_PER_MS)
+#define FAR_WORTH_NS NS_PER_SEC
 
 /* Of sends of one class to one host. */
 struct far_finding {
