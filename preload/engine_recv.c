@@ -349,8 +349,8 @@ static ssize_t ask_kernel(struct receive *receive, bool waits)
 	{
 		__attribute__((cleanup(engine_wakes))) struct engine_sleep sleep = { 0 };
 
-		bool rests = !receive->rests_not && far_is(receive->engine) &&
-			     (receive->asked || conn_waits(receive->fd, receive->flags)) &&
+		/* Where bytes come by TCP, the agent answers for what comes from the device: a move, which is rare. */
+		bool rests = !receive->rests_not && far_is(receive->engine) && receive->asked &&
 			     far_may_rest(receive->conn, receive->fd);
 
 		if (engine_sleeps(receive->conn, receive->fd, rests, &sleep))
