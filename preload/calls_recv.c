@@ -118,10 +118,11 @@ static ssize_t receive_by_ring(struct conn *conn, int fd, const struct iovec *io
 /* *ringed tells whether the engine has done it: then nothing but the data is written. */
 #define RECEIVED(conn, fd, iov, count, flags, settle, call, ringed)                                                    \
 	({                                                                                                             \
-		bool met_ = false;                                                                                     \
+		bool met_;                                                                                             \
 		ssize_t rc_ = ENGINE_BY_KERNEL;                                                                        \
 		recv_begins(conn, fd);                                                                                 \
 		do {                                                                                                   \
+			met_ = false;                                                                                  \
 			if (__builtin_expect(may_be_in_ring((conn), (flags)), 0))                                      \
 				rc_ = receive_by_ring((conn), (fd), (iov), (count), (flags));                          \
 			*(ringed) = rc_ != ENGINE_BY_KERNEL;                                                           \

@@ -49,7 +49,7 @@ static ssize_t receive_some(int end, char *out, size_t bytes, int flags)
 
 	if (rc != ENGINE_BY_KERNEL)
 		return rc;
-	raw.done = recv(ends[end], out, bytes, flags);
+	raw.done = real.recv(ends[end], out, bytes, flags);
 	return raw.done < 0 ? -errno : raw.done;
 }
 
