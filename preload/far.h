@@ -18,6 +18,8 @@
  *  - Again: when a queue pair has broken, and a direction is on TCP with nothing owed and nothing to be left out, it is at rest. An end both of
  *    whose directions are looks for another queue pair after a pause (far_again.c), in which the lanes begin anew, on TCP; in between both
  *    ends go on counting. None comes behind a fork, or where a lane was left for good.
+ *  - Settled: where path `auto` has found TCP better, and both directions have been there for a while, an end gives the queue pair up.
+ *    Both come to rest, and the lanes end for good: the connection's calls are the kernel's again.
  *  - A consumer that goes to sleep by the socket alone says up to where it has looked (`waits`, `seen`); the producer rings if it has
  *    put more, and so does its agent. One that can poll the device's descriptor, too, says nothing (far_rests()).
  *

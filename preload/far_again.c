@@ -38,12 +38,38 @@ static uint64_t twice(uint64_t pause)
 	return pause < first_pause() ? first_pause() : 2 * pause < PAUSE_MAX_NS ? 2 * pause : PAUSE_MAX_NS;
 }
 
+static bool are_on_tcp(const struct engine *engine)
+{
+	return !atomic_load(&engine->channel.out.shared->on_ring) &&
+	       !atomic_load(&engine->channel.in.shared->from_ring);
+}
+
+/* One end of those that compare has given the queue pair up, which both had no use for at the time. */
+static bool is_done_without(const struct engine *engine, enum verbs_trouble why)
+{
+	const struct far_part *far = &engine->far;
+
+	return far->compares && why == VERBS_PEER_GONE && are_on_tcp(engine) && !atomic_load(&far->over);
+}
+
 /* Tries in vain are no reason for a longer pause behind the next break. */
-void far_has_broken(struct conn *conn, struct engine *engine)
+void far_has_broken(struct conn *conn, struct engine *engine, enum verbs_trouble why)
 {
 	struct far_part *far = &engine->far;
 	uint64_t now = clock_now(), pause = atomic_load(&far->break_pause_ns);
 
+	if (is_done_without(engine, why)) {
+		log_info("goes on over TCP, without RDMA: nothing was by RDMA at the end");
+		atomic_store(&far->settles, true);
+		atomic_store(&far->over, true);
+		atomic_store(&far->again_at, now);
+		if (conn->far)
+			atomic_store(&conn->far->asked, true);
+		return;
+	}
+	stats_reason(conn->slot, REASON_RDMA_BROKEN);
+	if (conn->far)
+		log_info("RDMA has broken: %s", far_verbs->tell(why));
 	if (!settings.rdma_again_ms) {
 		atomic_store(&far->over, true);
 		return;
@@ -101,7 +127,8 @@ void far_asks_again(struct conn *conn, struct engine *engine)
 	struct far *far = conn->far;
 
 	if (!far || atomic_load_explicit(&engine->far.state, memory_order_relaxed) != FAR_BROKEN ||
-	    atomic_load(&engine->far.over) || far_failed() || clock_now() < atomic_load(&engine->far.again_at))
+	    (atomic_load(&engine->far.over) && !atomic_load(&engine->far.settles)) || far_failed() ||
+	    clock_now() < atomic_load(&engine->far.again_at))
 		return;
 	if (!atomic_exchange(&far->asked, true))
 		far_kick();
@@ -132,11 +159,16 @@ static bool in_rests(const struct engine *engine)
 					   atomic_load(&shared->head) == atomic_load(&shared->tail);
 }
 
+static bool both_rest(struct conn *conn, struct engine *engine)
+{
+	return engine_met(engine) && atomic_load(&engine->far.state) == FAR_BROKEN && !engine->pinned &&
+	       !atomic_load(&engine->shut) && atomic_load(&engine->holders.count) == 1 && !engine_is_closing(conn) &&
+	       !guest_sandboxed() && out_rests(engine) && in_rests(engine);
+}
+
 bool far_may_again(struct conn *conn, struct engine *engine)
 {
-	return engine_met(engine) && atomic_load(&engine->far.state) == FAR_BROKEN && !atomic_load(&engine->far.over) &&
-	       !engine->pinned && !atomic_load(&engine->shut) && atomic_load(&engine->holders.count) == 1 &&
-	       !engine_is_closing(conn) && !guest_sandboxed() && out_rests(engine) && in_rests(engine);
+	return !atomic_load(&engine->far.over) && both_rest(conn, engine);
 }
 
 /* Under both locks. The device may have something to say yet that nobody wants to hear. */
@@ -150,6 +182,7 @@ static void let_go(struct engine *engine, struct far *far)
 	atomic_fetch_add(&engine->far.ended, 1);
 	atomic_store(&far->link, NULL);
 	atomic_store(&far->stuck, false);
+	atomic_store(&far->left, false); /* nobody has to be looked after */
 	far->former = link;
 }
 
@@ -196,7 +229,7 @@ static void pass_bells(struct conn *conn, struct engine *engine)
 static bool comes_to_rest(struct conn *conn, struct engine *engine, struct far *far)
 {
 	struct far_both both;
-	bool rests;
+	bool rests, settles;
 
 	if (!far_take_both(engine, &both))
 		return false;
@@ -206,16 +239,53 @@ static bool comes_to_rest(struct conn *conn, struct engine *engine, struct far *
 		far_look(conn, engine, conn_fd(conn));
 		far_step_out(conn, engine, conn_fd(conn));
 	}
-	rests = far_may_again(conn, engine);
+	settles = atomic_load(&engine->far.settles);
+	rests = settles ? both_rest(conn, engine) : far_may_again(conn, engine);
 	if (rests)
 		let_go(engine, far);
+	if (rests && settles) { /* all that follows is raw: from here on the program's receives are its own */
+		lane_leave(&engine->channel.in);
+		atomic_store(&engine->far.settles, false);
+	}
 	far_give_both(engine, &both);
 	return rests;
 }
 
+/* The agent's: both lanes end as soon as they rest. */
+static void settle(struct conn *conn, struct engine *engine, struct far *far)
+{
+	uint64_t now = clock_now();
+
+	if (atomic_load(&engine->far.settles) && now >= atomic_load(&engine->far.again_at)) {
+		atomic_store(&engine->far.again_at, now + RESTS_NS);
+		comes_to_rest(conn, engine, far);
+	}
+	if (!close_former(far))
+		atomic_store(&far->asked, true); /* the agent looks again by itself */
+}
+
+void far_settles(struct conn *conn, struct engine *engine)
+{
+	struct far_both both;
+
+	if (!engine_met(engine) || !far_take_both(engine, &both))
+		return;
+	if (are_on_tcp(engine) && engine->far.out == FAR_OUT_FREE && atomic_load(&engine->far.state) == FAR_UP) {
+		stats_reason(conn->slot, REASON_RDMA_UNUSED);
+		far_give_up(conn, engine);
+	}
+	far_give_both(engine, &both);
+}
+
 void far_try_again(struct conn *conn, struct engine *engine, struct far *far)
 {
-	if (atomic_load(&engine->far.state) != FAR_BROKEN || clock_now() < atomic_load(&engine->far.again_at))
+	if (atomic_load(&engine->far.state) != FAR_BROKEN)
+		return;
+	if (atomic_load(&engine->far.over)) {
+		settle(conn, engine, far);
+		return;
+	}
+	if (clock_now() < atomic_load(&engine->far.again_at))
 		return;
 	if (far->opening || far->listener) {
 		atomic_store(&engine->far.again_at, clock_now() + DEVICE_NS);

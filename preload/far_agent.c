@@ -167,6 +167,8 @@ static void serve_engine(struct conn *conn)
 
 	if (!engine)
 		return;
+	if (far && atomic_exchange(&far->unwanted, false))
+		far_settles(conn, engine);
 	if (far && atomic_exchange(&far->asked, false))
 		far_try_to_reach(conn, engine, far);
 	if (far && engine_met(engine) && atomic_load(&engine->far.over))
@@ -221,11 +223,13 @@ static void bury_all(void)
 	}
 }
 
-static bool owes_tcp(struct conn *conn)
+static bool owes(struct conn *conn)
 {
-	struct engine *engine = atomic_load(&conn->engine);
+	const struct engine *engine = atomic_load(&conn->engine);
+	const struct far *far = conn->far;
 
-	return conn->far && engine && engine->far.out == FAR_OUT_OWES;
+	/* To TCP what the queue pair has not brought; or to the device, what somebody is at yet. */
+	return far && engine && (engine->far.out == FAR_OUT_OWES || far->former);
 }
 
 static void serve_all(void)
@@ -243,7 +247,7 @@ static bool anybody_owes(void)
 	struct conn *conn;
 
 	for (uint32_t at = 0; (conn = conn_next(&at));) {
-		if (owes_tcp(conn))
+		if (owes(conn))
 			return true;
 	}
 	return false;
@@ -298,18 +302,18 @@ static void *agent_run(void *unused)
 
 	load();
 	for (;;) {
-		bool owes = anybody_owes();
+		bool owe = anybody_owes();
 		long count;
 
 		decide_on_ticks();
 		count = sys_call(SYS_epoll_pwait, events, (long)ready, 32,
 				 atomic_load(&ticks) ? TICK_MS :
-				 owes		     ? 5 :
+				 owe		     ? 5 :
 						       -1,
 				 0, 8);
 		if (atomic_load(&ticks) && clock_now() - ticked >= TICK_MS * NS_PER_MS)
 			tick();
-		bool all = owes;
+		bool all = owe;
 
 		for (long i = 0; i < count; i++) {
 			struct far *far = ready[i].data.ptr;

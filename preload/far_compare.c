@@ -10,6 +10,8 @@
 #include "preload/choose.h"
 #include "preload/far_internal.h"
 
+#define SETTLE_NS NS_PER_SEC
+#define SETTLE_SHARE 2	 /* of the time that it took to find out: the accepting end takes twice as long */
 #define RECEIVER_SHARE 8 /* of a connection that receives so much more often, the peer has to know what is better */
 
 static struct far_hosts hosts;
@@ -69,6 +71,23 @@ static void tell(const struct engine *engine, const struct far_host *host, int c
 	atomic_store(&told->trial[class].tries, atomic_load(&finding->tries));
 }
 
+/* Once the peer has had its time to compare, too, for what it sends. */
+static void may_settle(struct conn *conn, struct engine *engine, uint64_t now)
+{
+	struct far_part *far = &engine->far;
+	const struct lane_shared *in = engine->channel.in.shared, *out = engine->channel.out.shared;
+	uint64_t head = atomic_load(&in->head), calm;
+
+	if (!far->lost_at || head != far->lost_head || atomic_load(&in->from_ring) || atomic_load(&out->on_ring)) {
+		far->lost_at = now;
+		far->lost_head = head;
+		return;
+	}
+	calm = SETTLE_SHARE * (far->lost_at - atomic_load(&far->up_at));
+	if (now - far->lost_at > (calm > SETTLE_NS ? calm : SETTLE_NS) && !atomic_exchange(&conn->far->unwanted, true))
+		far_kick();
+}
+
 enum far_way far_compare_way(struct conn *conn, struct engine *engine, size_t bytes)
 {
 	struct far *far = conn->far;
@@ -95,8 +114,12 @@ enum far_way far_compare_way(struct conn *conn, struct engine *engine, size_t by
 	atomic_store_explicit(&engine->far.way, way, memory_order_relaxed);
 	if (tried >= 0 && !far->trial.tries)
 		tell(engine, host, tried);
-	if (far_trial_has_lost(&far->trial, host, send.now))
+	if (far_trial_has_lost(&far->trial, host, send.now)) {
 		stats_reason(conn->slot, REASON_RDMA_SLOWER);
+		may_settle(conn, engine, send.now);
+	} else {
+		engine->far.lost_at = 0;
+	}
 	return way;
 }
 

@@ -36,6 +36,7 @@ struct far {
 	struct channel channel;	    /* for the next queue pair; once there were two, what the lanes do not use */
 	struct channel ended;	    /* what they used, to be buried */
 	_Atomic bool asked;	    /* by a data call: to be reached */
+	_Atomic bool unwanted;	    /* the queue pair: path `auto` has no use for it */
 	_Atomic bool stuck;	    /* bytes are put that the device did not take: the agent pushes */
 	_Atomic bool rests;	    /* a thread of the program sleeps by the device's descriptor */
 	_Atomic bool used;	    /* has done so, or has waited otherwise, since the agent looked */
@@ -121,10 +122,12 @@ void far_fails(struct conn *conn, struct engine *engine, enum verbs_trouble trou
 void far_seek(struct conn *conn, struct engine *engine, struct far *far);
 
 /*
- * far_again.c. The queue pair has just broken: when there may be another one. The agent's steps: it is time to look for one; that was in
- * vain; and, under both locks, whether nothing of the last one is left, and the lanes go to the memory that was prepared.
+ * far_again.c. The queue pair has just broken: when there may be another one. The agent's steps: it is unwanted, and given up; it is time to
+ * look for one; that was in vain; and, under both locks, whether nothing of the last one is left, and the lanes go to the memory that
+ * was prepared.
  */
-void far_has_broken(struct conn *conn, struct engine *engine);
+void far_has_broken(struct conn *conn, struct engine *engine, enum verbs_trouble why);
+void far_settles(struct conn *conn, struct engine *engine);
 void far_try_again(struct conn *conn, struct engine *engine, struct far *far);
 void far_was_in_vain(struct conn *conn, struct engine *engine);
 bool far_may_again(struct conn *conn, struct engine *engine);

@@ -113,7 +113,7 @@ bool far_is_up(struct conn *conn, struct engine *engine)
 	bool was_up = atomic_load(&engine->far.state) == FAR_UP;
 	struct verbs_conn *link = far_link(conn);
 	int up = FAR_UP;
-	enum verbs_trouble why;
+	enum verbs_trouble why = VERBS_PEER_GONE;
 
 	if (!was_up || (conn->far && !link))
 		return false;
@@ -124,10 +124,7 @@ bool far_is_up(struct conn *conn, struct engine *engine)
 		evict_reset(conn, conn_fd(conn));
 	atomic_store(&engine->channel.sources_in.gone, true);
 	if (atomic_compare_exchange_strong(&engine->far.state, &up, FAR_BROKEN)) {
-		stats_reason(conn->slot, REASON_RDMA_BROKEN);
-		far_has_broken(conn, engine);
-		if (link)
-			log_info("RDMA has broken: %s", far_verbs->tell(why));
+		far_has_broken(conn, engine, why);
 		far_kick();
 	}
 	return false;

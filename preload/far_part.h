@@ -37,6 +37,10 @@ struct far_part {
 	uint32_t sends;	   /* under the lock `out` */
 	size_t largest;	   /* of these */
 	uint32_t receives; /* under the lock `in` */
+	_Atomic bool
+		settles; /* TCP is better: when the queue pair has gone, and both lanes rest, they end, and none follows */
+	/* Since when TCP is known to be better for what is sent, and nothing has come by the ring; 0: it is not. Under the lock `out`. */
+	uint64_t lost_at, lost_head;
 	/* Another queue pair after one that has broken (far_again.c). */
 	_Atomic bool
 		over; /* there is to be none: several processes have had the connection, or a lane was left for good */

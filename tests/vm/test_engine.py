@@ -16,7 +16,7 @@ FETCHED_BREAKS = [f"{path}-{name}" for path in ("zsdp", "azsdp") for name in ("d
 
 @pytest.fixture(scope="session")
 def guest(start_guest):
-    return start_guest("engine", seconds=400)
+    return start_guest("engine", seconds=300)
 
 
 def whole_processes(guest, step):
@@ -111,6 +111,16 @@ def test_auto_takes_what_it_has_measured_to_be_better(guest, step, unit, scale):
         assert host["taken"] == ("bsdp" if clearly_better(ring, tcp) else "tcp"), host
         # It has ended on that: sends that stayed on TCP for what was found are counted.
         assert (process["reasons"].get("rdma_slower", 0) > 0) is (host["taken"] == "tcp"), process
+
+
+def test_auto_gives_up_a_queue_pair_that_it_has_no_use_for(guest):
+    assert guest.measured("auto-settles")["verified"] is True
+    assert counted(guest, "auto-settles", "rdma_meetings") > 0
+    ends = processes(guest, "auto-settles")
+    lost = [end for end in ends if end["reasons"].get("rdma_slower", 0)]
+    assert lost  # soft-RoCE's turns take longer than TCP's
+    assert sum(end["reasons"].get("rdma_unused", 0) for end in ends) > 0
+    assert not any(end["reasons"].get("rdma_broken", 0) for end in ends)
 
 
 def test_auto_spends_nothing_on_a_short_connection(guest):

@@ -184,7 +184,8 @@ static void *send_by_tcp(void *unused)
 	until_it_rests(1);
 	assert_true(lane_switch(lane_from(0)));
 	notify();
-	until_it_rests(2);
+	while (atomic_load(&risen) < 1)
+		usleep(1000);
 	assert_int_equal(send(ends[0], (uint8_t[]){ FAR_CODE_GO(0x030201u), 'r', 'a', 'w' }, 4, 0), 4);
 	return NULL;
 }
@@ -199,6 +200,7 @@ static void bytes_by_tcp_wake_it_as_well(void **state)
 	assert_int_equal(receive_some(1, got, 3, 0), 3);
 	pthread_join(thread, NULL);
 	assert_string_equal(got, "raw");
+	assert_int_equal(atomic_load(&rests), 1); /* of moves the agent hears */
 }
 
 static void *break_it(void *unused)
