@@ -264,7 +264,8 @@ def best_fixed(its):
     yield Goal(name, wanted, f"{worst[0]:.2f}", not low,
                f"lowest at {worst[2]}, where {worst[3]} is the best; {len(low)} of {len(found)} points are below, {len(certain)} of them "
                f"beyond the spread of the runs{': ' if certain else ''}{', '.join(certain[:5])}; the median is {ratios[len(ratios) // 2]:.2f}. "
-               f"The best of {len(fixed)} medians is above its own by chance alone{against}")
+               f"The best of {len(fixed)} medians is above its own by chance alone; more of what bounds these is in docs/design.md, \"What auto costs at first\" "
+               f"and \"A receiver that is late\"{against}")
 
 
 MAKERS = (streams, app_goals, writes, processor_time, asynchronous, best_fixed)
