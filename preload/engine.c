@@ -81,7 +81,7 @@ static struct engine *make(struct conn *conn)
 	engine->reached = -1;
 	engine->channel.fd = -1;
 	engine->rest.fd = -1;
-	engine->spin_ns = (uint32_t)settings.spin_us * 1000;
+	engine->spin.ns = (uint32_t)settings.spin_us * 1000;
 	atomic_store(&engine->in.kind, LOCK_SHARED);
 	atomic_store(&engine->out.kind, LOCK_SHARED);
 	conn->holder = holders_start(&engine->holders, conn_process());

@@ -21,6 +21,7 @@
 #include "preload/away.h"
 #include "preload/conn.h"
 #include "preload/far_part.h"
+#include "preload/spin.h"
 #include "rdma/channel.h"
 #include "rdma/meet.h"
 
@@ -87,9 +88,8 @@ struct engine {
 	bool ended;		  /* the stream's end was seen there */
 	_Atomic bool kernel_told; /* of something on the socket, since it was asked last */
 	uint64_t kernel_asked;
-	_Atomic uint32_t sleepers; /* threads that wait in the kernel for this lane */
-	uint32_t spin_ns;	   /* how long a wait spins, adapted */
-	uint32_t spin_skip;
+	_Atomic uint32_t sleepers;   /* threads that wait in the kernel for this lane */
+	struct spin spin;	     /* of a wait for this lane */
 	_Atomic uint32_t sends_seen; /* of this end, at the last wait */
 	_Atomic bool waited;	     /* the socket, when it was asked last, was one that waits: a hint */
 	uint32_t dry_looks;	     /* for raw bytes: in a row */

@@ -23,7 +23,7 @@ bool engine_is_watched(const struct conn *conn, const struct engine *engine);
 /* Whether spinning for the lane may pay now; some looks at it: whether there is something; and how the spinning has ended. */
 bool engine_may_spin(struct engine *engine);
 bool engine_spin_once(struct conn *conn, struct engine *engine);
-void engine_has_spun(struct engine *engine, bool paid);
+void engine_has_spun(struct spin *spin, const struct engine *engine, bool paid);
 
 /* A few looks of a receive that would wait, if its socket was one that waits. Returns whether there is something. */
 bool engine_glance(struct conn *conn, struct engine *engine, int flags);

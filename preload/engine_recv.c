@@ -262,10 +262,10 @@ static bool spin(struct receive *receive)
 
 	if (!engine_may_spin(engine))
 		return false;
-	until = clock_now() + engine->spin_ns;
+	until = clock_now() + engine->spin.ns;
 	do {
 		if (engine_spin_once(receive->conn, engine)) {
-			engine_has_spun(engine, true);
+			engine_has_spun(&engine->spin, engine, true);
 			stats_conn(receive->conn->slot, STAT_CONN_SPINS, 1);
 			return true;
 		}
@@ -274,7 +274,7 @@ static bool spin(struct receive *receive)
 			return false;
 		}
 	} while (clock_now() < until);
-	engine_has_spun(engine, false);
+	engine_has_spun(&engine->spin, engine, false);
 	return false;
 }
 

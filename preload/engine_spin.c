@@ -12,6 +12,8 @@
 #include "preload/spread.h"
 
 #define LOOKS 64
+#define TRIPS 8 /* measured: 4 are too few for answers of 4 KB and more (docs/design.md) */
+#define TRIP_MOST_NS 100000u
 #define SOME_COME_NS                                                                                                   \
 	3000 /* less than any way through the kernel takes; a pause takes 5 to 50 ns, as the processor likes */
 
@@ -20,21 +22,25 @@ bool engine_may_spin(struct engine *engine)
 {
 	if (!atomic_load_explicit(&engine->channel.in.shared->from_ring, memory_order_relaxed) || !settings.spin_us)
 		return false;
-	if (engine->spin_skip) {
-		engine->spin_skip--;
+	if (!spin_may(&engine->spin))
 		return false;
-	}
 	return far_is(engine) || spread_apart(engine);
 }
 
-void engine_has_spun(struct engine *engine, bool paid)
+/*
+ * Between hosts no answer can be there before the device's round trip is over, nor that of a peer that sleeps before it has woken: of two
+ * that sleep, neither would else find out how soon an answer is there for who does not.
+ */
+void engine_has_spun(struct spin *spin, const struct engine *engine, bool paid)
 {
-	if (paid) {
-		engine->spin_ns = (uint32_t)settings.spin_us * 1000;
-	} else if ((engine->spin_ns /= 2) < 1000) { /* in vain: ever shorter, then seldom */
-		engine->spin_ns = 4000;
-		engine->spin_skip = 32;
+	uint32_t most_ns = (uint32_t)settings.spin_us * 1000, trip;
+
+	if (!far_is(engine)) {
+		spin_ends(spin, paid, most_ns);
+		return;
 	}
+	trip = atomic_load_explicit(&engine->far.trip_ns, memory_order_relaxed);
+	spin_ends_far(spin, paid, most_ns + TRIPS * (trip < TRIP_MOST_NS ? trip : TRIP_MOST_NS));
 }
 
 /*
@@ -77,14 +83,14 @@ static void let_some_come(struct engine *engine)
  */
 bool engine_glance(struct conn *conn, struct engine *engine, int flags)
 {
-	if (!atomic_load_explicit(&engine->waited, memory_order_relaxed) || flags & MSG_DONTWAIT || engine->spin_skip ||
+	if (!atomic_load_explicit(&engine->waited, memory_order_relaxed) || flags & MSG_DONTWAIT || engine->spin.skip ||
 	    !engine_may_spin(engine))
 		return false;
 	if (!far_is(engine))
 		let_some_come(engine);
 	if (!engine_spin_once(conn, engine))
 		return false;
-	engine_has_spun(engine, true);
+	engine_has_spun(&engine->spin, engine, true);
 	stats_conn(conn->slot, STAT_CONN_SPINS, 1);
 	return true;
 }
@@ -100,7 +106,7 @@ bool engine_spin(struct conn *conn, int fd, struct pollfd *fds, nfds_t count, ui
 	if (engine_met(engine) && now < until && engine_may_spin(engine)) {
 		bool found = false;
 
-		until = until - now < engine->spin_ns ? until : now + engine->spin_ns;
+		until = until - now < engine->spin.ns ? until : now + engine->spin.ns;
 		do {
 			found = engine_spin_once(conn, engine);
 		} while (!found && signals_run == before && clock_now() < until &&
@@ -108,7 +114,7 @@ bool engine_spin(struct conn *conn, int fd, struct pollfd *fds, nfds_t count, ui
 		if (found)
 			stats_conn(conn->slot, STAT_CONN_SPINS, 1);
 		if (found || clock_now() >= until)
-			engine_has_spun(engine, found);
+			engine_has_spun(&engine->spin, engine, found);
 	}
 	engine_leave(conn);
 	return signals_run == before;

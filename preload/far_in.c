@@ -9,6 +9,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/sys.h"
+#include "preload/engine_in.h"
 #include "preload/evict.h"
 #include "preload/far_internal.h"
 #include "rdma/avail.h"
@@ -79,6 +80,7 @@ static void look_at_moves(struct conn *conn, struct engine *engine)
 	if (move.kind == LANE_TAKEOVER) {
 		far->entered = move.end;
 		far->left = 0;
+		engine_has_spun(&engine->spin, engine, true); /* what came before says nothing about the ring */
 	} else if (move.kind == LANE_SWITCH) {
 		far->left = move.end;
 		far->left_bells = move.bells;

@@ -351,7 +351,6 @@ static void begin_lanes(struct conn *conn, struct engine *engine, struct far *fa
 	stats_conn(conn->slot, STAT_CONN_MEETINGS, 1);
 	stats_conn(conn->slot, STAT_CONN_RDMA_MEETINGS, 1);
 	stats_conn(conn->slot, STAT_CONN_RDMA_RETURNS, again);
-	log_trace(again ? "met its peer on another host again" : "met its peer on another host");
 }
 
 /* The queue pair is there: the lanes begin. */
@@ -360,19 +359,25 @@ static void meets(struct conn *conn, struct engine *engine, struct far *far)
 	struct host *host = host_of(conn->peer_key);
 	bool again = engine_met(engine), met;
 	struct far_both both;
+	uint32_t trip = far_verbs->trip(far->opening);
 
 	if (!far_take_both(engine, &both))
 		return;
 	met = again ? far_may_again(conn, engine) :
 		      atomic_load(&engine->state) == ENGINE_APART && atomic_load(&engine->holders.count) == 1;
-	if (met)
+	if (met) {
 		begin_lanes(conn, engine, far);
+		atomic_store_explicit(&engine->far.trip_ns, trip, memory_order_relaxed);
+	}
 	far_give_both(engine, &both);
 	far_drop_meeting(far);
 	if (met) {
 		host->in_vain = 0;
 		host->has_met = true;
 	}
+	if (met)
+		log_trace("met its peer on another host%s; a write takes %u ns there and back", again ? " again" : "",
+			  trip);
 	if (met && again)
 		channel_empty(&far->channel);
 }

@@ -49,6 +49,7 @@ struct far_part {
 	_Atomic uint64_t pause_ns;	 /* behind the last break or try */
 	_Atomic uint64_t break_pause_ns; /* behind the last break */
 	_Atomic uint64_t up_at;		 /* ns: since when there was the last one */
+	_Atomic uint32_t trip_ns;	 /* how long a write takes to its peer and back, at least; 0: not known */
 	uint32_t meeting;		 /* number of the last request; the agent's */
 	_Atomic uint32_t ended;		 /* queue pairs that are closed, or about to be */
 	/* Under the lock `out`. */

@@ -37,8 +37,7 @@ struct hot {
 	uint32_t turn;
 	uint32_t sleepers;
 	int set_fd; /* by which one of them sleeps */
-	uint32_t spin_ns;
-	uint32_t spin_skip;
+	struct spin spin;
 	_Atomic uint64_t kernel_asked;
 	struct hot_rest rest;
 	struct hot_entry entry[HOT_MAX];
@@ -88,7 +87,7 @@ static struct hot *list_of(struct set *set)
 	hot = sys_map(sizeof(*hot), MAP_PRIVATE);
 	if (!hot)
 		return NULL;
-	hot->spin_ns = (uint32_t)settings.spin_us * 1000;
+	hot->spin.ns = (uint32_t)settings.spin_us * 1000;
 	hot->rest.fd = -1;
 	enter_all(hot);
 	if (atomic_compare_exchange_strong(&set->hot, &none, hot))
@@ -453,39 +452,46 @@ void hot_kernel_asked(struct set *set)
 
 /* Spinning and sleeping ---------------------------------------------------------------------------------------------- */
 
+/* One for all: as a rule they are of one peer. Returns the engine of one of them, or NULL. Under the list's lock. */
+static struct engine *engine_of_first(const struct hot *hot)
+{
+	return hot->count ? atomic_load(&hot->entry[hot->first % hot->count].conn->engine) : NULL;
+}
+
+/* Between hosts the connection's own: it knows when its lane comes to the ring. */
+static struct spin *spin_of(struct hot *hot, struct engine *engine)
+{
+	return far_is(engine) ? &engine->spin : &hot->spin;
+}
+
 uint32_t hot_spin_ns(struct set *set)
 {
 	struct hot *hot = list_there_is(set);
-
+	struct engine *engine;
 	struct lock_hold hold;
-	bool apart = false;
+	uint32_t ns = 0;
 
-	if (!hot || !hot->count || !settings.spin_us)
+	if (!hot || !hot->count || !settings.spin_us || !lock_take(&hot->lock, &hold))
 		return 0;
-	if (hot->spin_skip) {
-		hot->spin_skip--;
-		return 0;
-	}
-	if (lock_take(&hot->lock, &hold)) {
-		/* One for all: as a rule they are of one peer. */
-		apart = hot->count && spread_apart(atomic_load(&hot->entry[hot->first % hot->count].conn->engine));
-		lock_give(&hot->lock, &hold);
-	}
-	return apart ? hot->spin_ns : 0;
+	engine = engine_of_first(hot);
+	if (engine && spin_may(spin_of(hot, engine)) && (far_is(engine) || spread_apart(engine)))
+		ns = spin_of(hot, engine)->ns;
+	lock_give(&hot->lock, &hold);
+	return ns;
 }
 
 void hot_has_spun(struct set *set, bool paid)
 {
 	struct hot *hot = list_there_is(set);
+	struct engine *engine;
+	struct lock_hold hold;
 
-	if (!hot)
+	if (!hot || !lock_take(&hot->lock, &hold))
 		return;
-	if (paid) {
-		hot->spin_ns = (uint32_t)settings.spin_us * 1000;
-	} else if ((hot->spin_ns /= 2) < 1000) { /* in vain: ever shorter, then seldom */
-		hot->spin_ns = 4000;
-		hot->spin_skip = 32;
-	}
+	engine = engine_of_first(hot);
+	if (engine)
+		engine_has_spun(spin_of(hot, engine), engine, paid);
+	lock_give(&hot->lock, &hold);
 }
 
 /* What stays hot without a doorbell may be quiet for longer. */

@@ -31,6 +31,7 @@ __attribute__((visibility("default"))) const struct verbs_table zc_verbs = {
 	.rest = verbs_rest,
 	.rise = verbs_rise,
 	.positions = verbs_positions,
+	.trip = verbs_trip,
 	.get = verbs_get,
 	.got = verbs_got,
 	.expose = verbs_expose,

@@ -41,7 +41,7 @@
 
 #define VERBS_LIBRARY "libzc-verbs.so"
 #define VERBS_SYMBOL "zc_verbs" /* a struct verbs_table */
-#define VERBS_TABLE_VERSION 5u
+#define VERBS_TABLE_VERSION 6u
 
 /* Why there is no connection, or no longer one. */
 #define VERBS_TROUBLES(TROUBLE)                                                                                        \
@@ -199,6 +199,11 @@ struct verbs_table {
 	int (*rest)(struct verbs_conn *conn);
 	void (*rise)(struct verbs_conn *conn, bool told);
 	void (*positions)(struct verbs_conn *conn, struct verbs_positions *out);
+	/*
+	 * Writes nothing to the peer, a few times, and looks all the time until its device has acknowledged that; takes three milliseconds at most.
+	 * Returns the shortest time in ns, or 0. For a connection that is up, and that nothing has been put into.
+	 */
+	uint32_t (*trip)(struct verbs_conn *conn);
 
 	/*
 	 * GET of up to `bytes` into iov from its byte `skip` on. Returns how many are under way by this call, -EAGAIN (as many as

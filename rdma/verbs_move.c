@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "common/clock.h"
 #include "rdma/verbs_internal.h"
 
 #define KEPT_FOR_LINES 8u /* notices, and requests of the send queue */
@@ -19,6 +20,9 @@
 #define LAZY_WRITES 2u	/* under way, behind which small ones are collected */
 #define SIGNAL_EVERY 8u /* requests, at least */
 #define POLLED_AT_ONCE 16
+#define TRIPS 8
+#define TRIPS_LEAST 3
+#define TRIPS_NS NS_PER_MS /* for one, and for as many as there are in it: this thread may be kept from looking */
 
 /* Posting ----------------------------------------------------------------------------------------------------------- */
 
@@ -476,6 +480,33 @@ void verbs_positions(struct verbs_conn *conn, struct verbs_positions *out)
 	out->confirmed = out->confirmed < out->sent ? out->confirmed : out->sent;
 	out->delivered = out->delivered > out->confirmed ? out->delivered : out->confirmed;
 	verbs_give(&conn->lock, held);
+}
+
+uint32_t verbs_trip(struct verbs_conn *conn)
+{
+	uint64_t begin = clock_now(), now = begin;
+	uint32_t shortest = 0;
+	int held = verbs_take(&conn->lock);
+
+	for (int i = 0; i < TRIPS && (i < TRIPS_LEAST || now - begin < TRIPS_NS) && conn->posted == conn->retired;
+	     i++) {
+		struct ibv_send_wr request = { .opcode = IBV_WR_RDMA_WRITE };
+		uint64_t end = conn->posted + 1, posted_at = clock_now();
+
+		request.wr.rdma.remote_addr = conn->peer.line;
+		request.wr.rdma.rkey = conn->peer.line_key;
+		next_work(conn);
+		if (atomic_load(&conn->state) != VERBS_UP || post(conn, &request, true) < 0)
+			break;
+		do {
+			conn_poll(conn);
+			now = clock_now();
+		} while (conn->retired < end && !conn_is_broken(conn) && now - posted_at < TRIPS_NS);
+		if (conn->retired >= end && !conn_is_broken(conn) && (!shortest || now - posted_at < shortest))
+			shortest = (uint32_t)(now - posted_at);
+	}
+	verbs_give(&conn->lock, held);
+	return shortest;
 }
 
 /* GETs -------------------------------------------------------------------------------------------------------------- */

@@ -176,6 +176,14 @@ static void plug_positions(struct verbs_conn *conn, struct verbs_positions *out)
 	*out = (struct verbs_positions){ .settled = plug_of(conn)->state == VERBS_BROKEN };
 }
 
+#define PLUG_TRIP_NS 30000u
+
+static uint32_t plug_trip(struct verbs_conn *conn)
+{
+	(void)conn;
+	return PLUG_TRIP_NS;
+}
+
 static ssize_t plug_get(struct verbs_conn *conn, const struct verbs_remote *from, size_t bytes, const struct iovec *iov,
 			int count, size_t skip, uint64_t cookie)
 {
@@ -254,6 +262,7 @@ static const struct verbs_table cable_device = {
 	.flushed = plug_flushed,
 	.arm = plug_arm,
 	.positions = plug_positions,
+	.trip = plug_trip,
 	.get = plug_get,
 	.got = plug_got,
 	.expose = plug_expose,

@@ -28,6 +28,24 @@ static void lanes_are_on_their_rings_again_after_each_break(void **state)
 	assert_int_equal(cable.open, 2);
 }
 
+/* What waits for the ring there looks for as long as an answer takes; what it was before says nothing. */
+static void spin_is_as_long_as_the_device_is_far(void **state)
+{
+	const uint32_t whole = settings.spin_us * 1000 + 8 * PLUG_TRIP_NS;
+
+	assert_int_equal(engine_of(SERVER)->far.trip_ns, PLUG_TRIP_NS);
+	for (int round = 0; round < 2; round++) {
+		engine_of(SERVER)->spin = (struct spin){ .ns = 1, .skip = SPIN_SKIPPED, .vain = SPIN_VAIN_MAX };
+		exchange();
+		assert_true(on_ring(CLIENT));
+		assert_int_equal(engine_of(SERVER)->spin.ns, whole);
+		assert_int_equal(engine_of(SERVER)->spin.skip, 0);
+		assert_int_equal(engine_of(SERVER)->spin.vain, 0);
+		break_both();
+		assert_true(meet_again());
+	}
+}
+
 /* Raw bytes that are under way at the meeting come first. */
 static void bytes_that_went_by_tcp_come_before_those_of_the_next_ring(void **state)
 {
@@ -333,6 +351,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, begin, finish)
 		CASE(lanes_are_on_their_rings_again_after_each_break),
+		CASE(spin_is_as_long_as_the_device_is_far),
 		CASE(bytes_that_went_by_tcp_come_before_those_of_the_next_ring),
 		CASE(end_that_owes_bytes_is_not_at_rest),
 		CASE(end_that_has_not_taken_the_rest_is_not_at_rest),
