@@ -19,8 +19,10 @@
 
 /* Memory that the peer may read. */
 struct far_exposed {
-	struct verbs_region *region; /* NULL: none */
+	struct verbs_region *region; /* NULL: none; two sources of the same memory may share one */
 	uint64_t number;	     /* of the source */
+	const void *at;		     /* its memory */
+	size_t bytes;
 	uint32_t key;
 };
 

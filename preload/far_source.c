@@ -41,12 +41,17 @@ static struct far_exposed *exposed_of(struct far *far, uint64_t number)
 	return &far->exposed[number % SOURCE_SLOTS];
 }
 
-static void hide(struct verbs_conn *link, struct far_exposed *exposed)
+static void hide(struct far *far, struct verbs_conn *link, struct far_exposed *exposed)
 {
-	if (!exposed->region)
-		return;
-	far_verbs->hide(link, exposed->region);
+	struct verbs_region *region = exposed->region;
+
 	exposed->region = NULL;
+	for (unsigned int i = 0; i < SOURCE_SLOTS && region; i++) {
+		if (far->exposed[i].region == region)
+			return;
+	}
+	if (region)
+		far_verbs->hide(link, region);
 }
 
 static int expose(struct verbs_conn *link, const void *at, size_t bytes, struct far_exposed *out, uint32_t *key)
@@ -68,16 +73,16 @@ static void hide_passed(struct far *far, struct lane *lane, struct verbs_conn *l
 {
 	for (unsigned int i = 0; i < SOURCE_SLOTS; i++) {
 		if (far->exposed[i].region && source_is_passed(lane, far->exposed[i].number))
-			hide(link, &far->exposed[i]);
+			hide(far, link, &far->exposed[i]);
 	}
 }
 
 void far_hide_all(struct far *far, struct verbs_conn *link)
 {
 	for (unsigned int i = 0; i < SOURCE_SLOTS; i++)
-		hide(link, &far->exposed[i]);
-	hide(link, &far->area);
-	hide(link, &far->slots);
+		hide(far, link, &far->exposed[i]);
+	hide(far, link, &far->area);
+	hide(far, link, &far->slots);
 	if (far->page)
 		far_verbs->invalidate(far->page, CHANNEL_HEADER_BYTES);
 }
@@ -104,6 +109,37 @@ int far_sources_open(struct conn *conn, struct engine *engine)
 	return rc;
 }
 
+/* What the same memory is exposed by already, for a source that the peer may still read there: nothing was written since. Or NULL. */
+static struct far_exposed *exposed_already(struct far *far, struct lane *lane, const void *at, size_t bytes)
+{
+	for (unsigned int i = 0; i < SOURCE_SLOTS; i++) {
+		struct far_exposed *exposed = &far->exposed[i];
+
+		if (exposed->region && exposed->at == at && exposed->bytes == bytes &&
+		    source_taken(lane, exposed->number) != SIZE_MAX)
+			return exposed;
+	}
+	return NULL;
+}
+
+/*
+ * Before Linux 6.2 the kernel asks for memory that may be written, and does not wait for a guard that lies over it: so it says that the
+ * guard is there yet, and the registration of who put it there is good for this source, too. Otherwise the guard is taken away.
+ */
+static int expose_guarded(struct conn *conn, struct engine *engine, struct far_exposed *out, const void *at,
+			  size_t bytes)
+{
+	struct far_exposed *other = exposed_already(conn->far, &engine->channel.out, at, bytes);
+
+	if (other) {
+		out->region = other->region;
+		out->key = other->key;
+		return 0;
+	}
+	guard_settle(at, bytes);
+	return expose(far_link(conn), at, bytes, out, &out->key);
+}
+
 int far_expose(struct conn *conn, struct engine *engine, const void *at, size_t bytes)
 {
 	struct far_exposed *exposed = exposed_of(conn->far, engine->channel.sources_out.next);
@@ -114,11 +150,10 @@ int far_expose(struct conn *conn, struct engine *engine, const void *at, size_t 
 		return -ENOTCONN;
 	hide_passed(conn->far, &engine->channel.out, link);
 	rc = expose(link, at, bytes, exposed, &exposed->key);
-	/* Before Linux 6.2 the kernel asks for memory that may be written, and does not wait for a guard that lies over it. */
-	if (rc == -EFAULT && guard_active()) {
-		guard_settle(at, bytes);
-		rc = expose(link, at, bytes, exposed, &exposed->key);
-	}
+	if (rc == -EFAULT && guard_active())
+		rc = expose_guarded(conn, engine, exposed, at, bytes);
+	exposed->at = at;
+	exposed->bytes = bytes;
 	return rc;
 }
 
@@ -139,7 +174,7 @@ void far_unexpose(struct conn *conn, struct engine *engine)
 	struct verbs_conn *link = far_link(conn);
 
 	if (link)
-		hide(link, exposed_of(conn->far, engine->channel.sources_out.next));
+		hide(conn->far, link, exposed_of(conn->far, engine->channel.sources_out.next));
 }
 
 enum stat_reason far_source_reason(int error)
@@ -250,7 +285,7 @@ static void post(struct fetch *fetch, const struct avail_get *get)
 	while (done < get->bytes && !fetch->error && !fetch->broken) {
 		const struct verbs_remote next = { from.address + done, from.key };
 		ssize_t rc = far_verbs->get(fetch->link, &next, get->bytes - done, get->iov, get->count,
-					    get->skip + done, 0);
+					    get->skip + done, get->behind ? VERBS_BEHIND : 0, 0);
 
 		if (rc > 0) {
 			done += (size_t)rc;

@@ -116,34 +116,34 @@ static int learn(struct lane *lane, struct piece *piece, uint64_t word)
 	return state == SOURCE_ANNOUNCED || state == SOURCE_KEPT ? 0 : state == SOURCE_LOST ? -ECONNRESET : -EPROTO;
 }
 
-/* Whether what was read is right: reads the words. Returns 0 or -errno. */
-static int confirm(struct lane *lane, struct piece *pieces, int count)
+/* The GETs for the words of what is read with them, behind it. Returns how many. */
+static int ask_words(struct lane *lane, struct piece *pieces, int count, struct avail_get *out, struct iovec *words,
+		     struct piece **of)
 {
-	struct avail_get gets[RUN];
-	struct iovec iov[RUN];
-	struct piece *of[RUN];
-	int asked = 0, rc;
+	int asked = 0;
 
 	for (int i = 0; i < count; i++) {
-		struct avail *avail = &pieces[i].avail;
+		const struct avail *avail = &pieces[i].avail;
 
 		if (pieces[i].done)
 			continue;
 		if (state_of(lane, avail->number) == KEPT) {
-			pieces[i].done = true;
+			pieces[i].done = true; /* once this has been read */
 			continue;
 		}
 		/* Into memory that a device knows already; between hosts nothing else is there. */
-		iov[asked].iov_base = &lane->sources->slot[avail->number % SOURCE_SLOTS].word;
-		iov[asked].iov_len = sizeof(uint64_t);
-		gets[asked] =
-			(struct avail_get){ avail->word, avail->word_key, true, sizeof(uint64_t), &iov[asked], 1, 0 };
+		words[asked].iov_base = &lane->sources->slot[avail->number % SOURCE_SLOTS].word;
+		words[asked].iov_len = sizeof(uint64_t);
+		out[asked] = (struct avail_get){ .address = avail->word,
+						 .key = avail->word_key,
+						 .own = true,
+						 .behind = !asked, /* the others come behind this one */
+						 .bytes = sizeof(uint64_t),
+						 .iov = &words[asked],
+						 .count = 1 };
 		of[asked++] = &pieces[i];
 	}
-	rc = asked ? lane->in->avail->get(lane->in->avail_context, gets, asked) : 0;
-	for (int i = 0; i < asked && !rc; i++)
-		rc = learn(lane, of[i], atomic_load((_Atomic uint64_t *)iov[i].iov_base));
-	return rc;
+	return asked;
 }
 
 /* Brings the pieces from wherever they are. Returns 0 or -errno. */
@@ -152,15 +152,19 @@ static int bring(struct lane *lane, struct piece *pieces, int count)
 	struct source_in *in = lane->in;
 
 	for (int looks = 0; looks < LOOKS; looks++) {
-		struct avail_get gets[2 * RUN];
-		int planned = 0, rc;
+		struct avail_get gets[3 * RUN];
+		struct iovec words[RUN];
+		struct piece *of[RUN];
+		int planned = 0, asked, rc;
 
 		for (int i = 0; i < count; i++)
 			planned += pieces[i].done ? 0 : plan(lane, &pieces[i], gets + planned);
 		if (!planned)
 			return 0;
-		rc = in->avail->get(in->avail_context, gets, planned);
-		rc = rc ? rc : confirm(lane, pieces, count);
+		asked = ask_words(lane, pieces, count, gets + planned, words, of);
+		rc = in->avail->get(in->avail_context, gets, planned + asked);
+		for (int i = 0; i < asked && !rc; i++)
+			rc = learn(lane, of[i], atomic_load((_Atomic uint64_t *)words[i].iov_base));
 		if (rc)
 			return rc;
 	}

@@ -4,7 +4,7 @@
  * and the receiver fetches by RDMA READ. The word of the source's slot is in the sender's memory, and only the sender changes it:
  * ANNOUNCED, then KEPT or LOST, as it takes its program's memory back.
  *
- * The receiver reads the bytes, and when it has them, the word: while that is ANNOUNCED, the program has not written yet, and they are
+ * The receiver reads the bytes, and when it has them, the word (its READ is fenced, so that one wait is for both): while that is ANNOUNCED, the program has not written yet, and they are
  * right. Otherwise they are read again from the sender's area, where they stay until the record is passed. So a sender never waits
  * for a READ that is under way, and no key has to be withdrawn while one may be. The receiver's head, which passes the record, is
  * GET_COMPLETE; how much of a source it has taken is `taken`, as of a record with data.

@@ -134,7 +134,8 @@ struct source_out {
 struct avail_get {
 	uint64_t address;
 	uint32_t key;
-	bool own; /* into memory that is the library's, and stays */
+	bool own;    /* into memory that is the library's, and stays */
+	bool behind; /* it is not read before all before it has come */
 	size_t bytes;
 	const struct iovec *iov;
 	int count;

@@ -78,6 +78,7 @@ enum verbs_state { VERBS_OPENING, VERBS_UP, VERBS_BROKEN };
 #define VERBS_LAZILY 16u    /* together with what comes */
 #define VERBS_NOW 32u	    /* even if it is little */
 #define VERBS_SOLICITED 64u /* it wakes a peer that has armed for such notices alone */
+#define VERBS_BEHIND 128u   /* a GET that does not begin before those posted earlier have ended (a fence) */
 
 struct verbs_device {
 	char name[64];
@@ -206,12 +207,12 @@ struct verbs_table {
 	uint32_t (*trip)(struct verbs_conn *conn);
 
 	/*
-	 * GET of up to `bytes` into iov from its byte `skip` on. Returns how many are under way by this call, -EAGAIN (as many as
+	 * GET of up to `bytes` into iov from its byte `skip` on; how: 0 or VERBS_BEHIND. Returns how many are under way by this call, -EAGAIN (as many as
 	 * allowed are), -ENOMEM (too little may be locked), -EFAULT (iov is not there), -ENOTCONN. poll() tells VERBS_GOT, and then
 	 * got() returns 1 with the next one that has ended, else 0. The memory must stay until then.
 	 */
 	ssize_t (*get)(struct verbs_conn *conn, const struct verbs_remote *from, size_t bytes, const struct iovec *iov,
-		       int count, size_t skip, uint64_t cookie);
+		       int count, size_t skip, unsigned int how, uint64_t cookie);
 	int (*got)(struct verbs_conn *conn, struct verbs_got *out);
 	/* Lets the peer's host read memory. Ownership: hide(), which does not yet keep the peer from reading (the cache does). */
 	int (*expose)(struct verbs_conn *conn, const void *address, size_t bytes, struct verbs_remote *remote,

@@ -183,7 +183,7 @@ bool verbs_arm(struct verbs_conn *conn, unsigned int what);
 int conn_arm(struct verbs_conn *conn);
 void verbs_positions(struct verbs_conn *conn, struct verbs_positions *out);
 ssize_t verbs_get(struct verbs_conn *conn, const struct verbs_remote *from, size_t bytes, const struct iovec *iov,
-		  int count, size_t skip, uint64_t cookie);
+		  int count, size_t skip, unsigned int how, uint64_t cookie);
 int verbs_got(struct verbs_conn *conn, struct verbs_got *out);
 uint32_t verbs_trip(struct verbs_conn *conn);
 void conn_poll(struct verbs_conn *conn);

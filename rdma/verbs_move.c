@@ -538,7 +538,7 @@ static ssize_t gather(struct verbs_conn *conn, struct work *work, struct ibv_sge
 }
 
 static ssize_t post_get(struct verbs_conn *conn, const struct verbs_remote *from, size_t bytes, const struct iovec *iov,
-			int count, size_t skip, uint64_t cookie)
+			int count, size_t skip, unsigned int how, uint64_t cookie)
 {
 	struct ibv_sge pieces[GET_PIECES] = { 0 };
 	struct ibv_send_wr request = { .sg_list = pieces, .opcode = IBV_WR_RDMA_READ };
@@ -553,6 +553,7 @@ static ssize_t post_get(struct verbs_conn *conn, const struct verbs_remote *from
 		work->cookie = cookie;
 		work->bytes = (size_t)got;
 		request.num_sge = (int)work->pieces;
+		request.send_flags = how & VERBS_BEHIND ? IBV_SEND_FENCE : 0;
 		request.wr.rdma.remote_addr = from->address;
 		request.wr.rdma.rkey = from->key;
 		rc = post(conn, &request, true);
@@ -568,7 +569,7 @@ static ssize_t post_get(struct verbs_conn *conn, const struct verbs_remote *from
 }
 
 ssize_t verbs_get(struct verbs_conn *conn, const struct verbs_remote *from, size_t bytes, const struct iovec *iov,
-		  int count, size_t skip, uint64_t cookie)
+		  int count, size_t skip, unsigned int how, uint64_t cookie)
 {
 	ssize_t rc;
 	int held = verbs_take(&conn->lock);
@@ -579,7 +580,7 @@ ssize_t verbs_get(struct verbs_conn *conn, const struct verbs_remote *from, size
 		 conn->gets_under_way + conn->ended_count >= conn->depth)
 		rc = -EAGAIN;
 	else
-		rc = post_get(conn, from, bytes, iov, count, skip, cookie);
+		rc = post_get(conn, from, bytes, iov, count, skip, how, cookie);
 	verbs_give(&conn->lock, held);
 	return rc;
 }

@@ -185,7 +185,7 @@ static uint32_t plug_trip(struct verbs_conn *conn)
 }
 
 static ssize_t plug_get(struct verbs_conn *conn, const struct verbs_remote *from, size_t bytes, const struct iovec *iov,
-			int count, size_t skip, uint64_t cookie)
+			int count, size_t skip, unsigned int how, uint64_t cookie)
 {
 	if (!plug_reaches(plug_of(conn)))
 		return -ENOTCONN;

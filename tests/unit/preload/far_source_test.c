@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "common/clock.h"
 #include "met_testing.h"
+#include "rdma/guard.h"
 #include "preload/far_internal.h"
 #include "rdma/spans.h"
 
@@ -14,7 +15,7 @@ static struct engine *engine_of(int end)
 /* GETs and exposures: of the connecting end's device. */
 static struct {
 	int gets, ended, exposed, hidden;
-	bool given_up, silent;
+	bool given_up, silent, guarded;
 	uint64_t told_at_get; /* up to where the peer had been told that all is known */
 } reads;
 
@@ -56,7 +57,7 @@ static const char *tell(enum verbs_trouble trouble)
 }
 
 static ssize_t get(struct verbs_conn *conn, const struct verbs_remote *from, size_t bytes, const struct iovec *iov,
-		   int count, size_t skip, uint64_t cookie)
+		   int count, size_t skip, unsigned int how, uint64_t cookie)
 {
 	reads.told_at_get = atomic_load(&engine_of(1)->channel.in.shared->seen);
 	reads.gets++;
@@ -77,11 +78,12 @@ static int got(struct verbs_conn *conn, struct verbs_got *out)
 static int expose(struct verbs_conn *conn, const void *at, size_t bytes, struct verbs_remote *remote,
 		  struct verbs_region **out)
 {
-	static int region;
+	static int regions[64];
 
-	reads.exposed++;
+	if (reads.guarded)
+		return -EFAULT;
 	*remote = (struct verbs_remote){ (uintptr_t)at, 1 };
-	*out = (struct verbs_region *)&region;
+	*out = (struct verbs_region *)&regions[reads.exposed++ % 64];
 	return 0;
 }
 
@@ -180,6 +182,44 @@ static void source_is_registered_until_the_peer_has_passed_it(void **state)
 	assert_int_equal(reads.hidden, 1);
 }
 
+/* As Linux before 6.2 says of guarded memory. */
+static void guarded_memory_that_is_exposed_already_is_not_registered_again(void **state)
+{
+	uint64_t first = announce(source, sizeof(source));
+
+	atomic_fetch_add(&guard_records, 1);
+	reads.guarded = true;
+	announce(source, sizeof(source));
+	assert_int_equal(reads.exposed, 3);
+	assert_int_equal(receive_some(1, sink, sizeof(sink), 0), sizeof(sink));
+	far_sources_serve(conns[0], engine_of(0));
+	assert_true(source_is_passed(lane_from(0), first));
+	assert_int_equal(reads.hidden, 0); /* the second one's, too */
+	assert_int_equal(receive_some(1, sink, sizeof(sink), 0), sizeof(sink));
+	far_sources_serve(conns[0], engine_of(0));
+	assert_int_equal(reads.hidden, 1);
+	atomic_fetch_sub(&guard_records, 1);
+}
+
+/* Another length, or memory that was written since: what is registered says nothing of that. */
+static void memory_that_was_taken_back_is_registered_anew(void **state)
+{
+	uint64_t first = announce(source, sizeof(source));
+	struct lock_hold hold;
+
+	atomic_fetch_add(&guard_records, 1);
+	reads.guarded = true;
+	assert_true(lock_take(&engine_of(0)->out, &hold));
+	assert_int_equal(far_expose(conns[0], engine_of(0), source, sizeof(source) - 1), -EFAULT);
+	source_keep(lane_from(0), first);
+	assert_int_equal(far_expose(conns[0], engine_of(0), source, sizeof(source)), -EFAULT);
+	lock_give(&engine_of(0)->out, &hold);
+	reads.guarded = false;
+	announce(source, sizeof(source));
+	assert_int_equal(reads.exposed, 4);
+	atomic_fetch_sub(&guard_records, 1);
+}
+
 static void sources_are_kept_when_the_queue_pair_breaks(void **state)
 {
 	uint64_t number = announce(source, sizeof(source));
@@ -267,6 +307,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, connect_far, close_far)
 		CASE(source_is_registered_until_the_peer_has_passed_it),
+		CASE(guarded_memory_that_is_exposed_already_is_not_registered_again),
+		CASE(memory_that_was_taken_back_is_registered_anew),
 		CASE(sources_are_kept_when_the_queue_pair_breaks),
 		CASE(peer_is_told_of_a_switch_when_what_was_announced_is_here),
 		CASE(switch_behind_what_can_t_be_fetched_does_not_count),

@@ -319,7 +319,7 @@ static void ask_more(struct gets *gets)
 		bytes = bytes < EXPOSED_BYTES - at ? bytes : EXPOSED_BYTES - at;
 		iov[0] = (struct iovec){ gets->memory + at, bytes / 3 };
 		iov[1] = (struct iovec){ gets->memory + at + bytes / 3, bytes - bytes / 3 };
-		got = self.verbs->get(self.conn, &from, bytes, iov, 2, 0, at);
+		got = self.verbs->get(self.conn, &from, bytes, iov, 2, 0, 0, at);
 		if (got == -EAGAIN)
 			break;
 		if (got <= 0)
