@@ -490,11 +490,10 @@ uint32_t verbs_trip(struct verbs_conn *conn)
 
 	for (int i = 0; i < TRIPS && (i < TRIPS_LEAST || now - begin < TRIPS_NS) && conn->posted == conn->retired;
 	     i++) {
-		struct ibv_send_wr request = { .opcode = IBV_WR_RDMA_WRITE };
+		struct ibv_send_wr request = { .opcode = IBV_WR_RDMA_WRITE,
+					       .wr.rdma = { conn->peer.line, conn->peer.line_key } };
 		uint64_t end = conn->posted + 1, posted_at = clock_now();
 
-		request.wr.rdma.remote_addr = conn->peer.line;
-		request.wr.rdma.rkey = conn->peer.line_key;
 		next_work(conn);
 		if (atomic_load(&conn->state) != VERBS_UP || post(conn, &request, true) < 0)
 			break;
