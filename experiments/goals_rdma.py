@@ -30,8 +30,14 @@ def bare(its, tool, what, size):
     return rows[(rows.tool == tool) & (rows.what == what) & (rows.bytes == size)]
 
 
-def goal(name, wanted, pairs, why):
-    return Goal(name, f"at least {wanted:g} ×", f"{pairs.ratio:.2f} ×", bool(pairs.ratio >= wanted), f"{pairs.text()}; {why}")
+# Where the processors are meanwhile was sampled, and is told there.
+WHERE_STREAMS = "docs/rdma.md, 'A stream, step by step'"
+
+
+def goal(name, wanted, pairs, why, where=None):
+    met = bool(pairs.ratio >= wanted)
+    why = f"{pairs.text()}; {why}" + (f"; why: {where}" if where and not met else "")
+    return Goal(name, f"at least {wanted:g} ×", f"{pairs.ratio:.2f} ×", met, why)
 
 
 def against_the_device(its):
@@ -43,7 +49,8 @@ def against_the_device(its):
             if pairs is None:
                 yield not_measured(name, f"at least {BARE_RATIO} ×", f"{path} and {tool}")
                 continue
-            yield goal(name, BARE_RATIO, pairs, f"{ours.gbit_s.median():.3f} against {theirs.value.median():.3f} Gbit/s")
+            yield goal(name, BARE_RATIO, pairs, f"{ours.gbit_s.median():.3f} against {theirs.value.median():.3f} Gbit/s",
+                       WHERE_STREAMS)
 
 
 def figures_of(its, mode, column, size, other):
@@ -107,8 +114,12 @@ def carried(its):
     if rows.empty:
         yield not_measured(name, wanted, "the engine's paths")
         return
-    by_rdma = int((rows.rdma_packets * 4096 > rows.moved_bytes / 2).sum())
-    yield Goal(name, wanted, f"{by_rdma} of {len(rows)}", by_rdma == len(rows), "enough of them for half of the run's bytes at least")
+    by_tcp = rows[rows.rdma_packets * 4096 <= rows.moved_bytes / 2]
+    why = "enough of them for half of the run's bytes at least"
+    if len(by_tcp):
+        points = [data.title(here.iloc[0]).split(" ", 2)[2] for _, here in by_tcp.groupby(data.POINT, dropna=False, sort=False)]
+        why += f"; by TCP: {', '.join(points)} (where processes come from one that has met its peer by RDMA already: docs/design.md, 'Ends')"
+    yield Goal(name, wanted, f"{len(rows) - len(by_tcp)} of {len(rows)}", not len(by_tcp), why)
 
 
 MAKERS = (against_the_device, against_the_others, asynchronous, never_slower, carried)
