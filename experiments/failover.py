@@ -33,11 +33,11 @@ DROP = "protocol ip prio 1 flower ip_proto udp dst_port 4791 action drop"
 # on all of them, and nothing else runs any more (docs/lab.md).
 BREAKS = {
     "cable": ("nothing at all arrives at either host for three seconds",
-              " && ".join(f"tc qdisc add dev {its} clsact && tc filter add dev {its} ingress matchall action drop" for its in INTERFACES.values()),
-              3.0, "; ".join(f"tc qdisc del dev {its} clsact" for its in INTERFACES.values())),
+              " && ".join(f"tc filter add dev {its} ingress matchall action drop" for its in INTERFACES.values()),
+              3.0, "; ".join(f"tc filter del dev {its} ingress" for its in INTERFACES.values())),
     "drop": ("RDMA's packets to the server are dropped for five seconds",
-             f"tc qdisc add dev {INTERFACES[SERVER]} clsact && tc filter add dev {INTERFACES[SERVER]} ingress {DROP}", 5.0,
-             f"tc qdisc del dev {INTERFACES[SERVER]} clsact"),
+             f"tc filter add dev {INTERFACES[SERVER]} ingress {DROP}", 5.0,
+             f"tc filter del dev {INTERFACES[SERVER]} ingress"),
 }
 
 
