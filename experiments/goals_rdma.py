@@ -32,6 +32,7 @@ def bare(its, tool, what, size):
 
 # Where the processors are meanwhile was sampled, and is told there.
 WHERE_STREAMS = "docs/rdma.md, 'A stream, step by step'"
+WHERE_TRIALS = "docs/rdma.md, 'What a trial of auto costs'"
 
 
 def goal(name, wanted, pairs, why, where=None):
@@ -104,7 +105,7 @@ def never_slower(its):
     worst, low = min(found, key=lambda one: one[0]), [one for one in found if one[0] < FREE_RATIO]
     yield Goal(name, wanted, f"{worst[0]:.2f}", not low,
                f"{len(low)} of {len(found)} points are below: {', '.join(f'{title} {ratio:.2f}' for ratio, title, _ in sorted(low)[:6])}"
-               if low else f"lowest at {worst[1]}; {len(found)} points")
+               f"; why: {WHERE_TRIALS}" if low else f"lowest at {worst[1]}; {len(found)} points")
 
 
 def carried(its):
