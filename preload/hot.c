@@ -38,6 +38,7 @@ struct hot {
 	uint32_t sleepers;
 	int set_fd; /* by which one of them sleeps */
 	struct spin spin;
+	bool far; /* what is first is from another host: a hint, of the last spin */
 	_Atomic uint64_t kernel_asked;
 	struct hot_rest rest;
 	struct hot_entry entry[HOT_MAX];
@@ -474,7 +475,8 @@ uint32_t hot_spin_ns(struct set *set)
 	if (!hot || !hot->count || !settings.spin_us || !lock_take(&hot->lock, &hold))
 		return 0;
 	engine = engine_of_first(hot);
-	if (engine && spin_may(spin_of(hot, engine)) && (far_is(engine) || spread_apart(engine)))
+	hot->far = engine && far_is(engine);
+	if (engine && spin_may(spin_of(hot, engine)) && (hot->far || spread_apart(engine)))
 		ns = spin_of(hot, engine)->ns;
 	lock_give(&hot->lock, &hold);
 	return ns;
@@ -486,7 +488,13 @@ void hot_has_spun(struct set *set, bool paid)
 	struct engine *engine;
 	struct lock_hold hold;
 
-	if (!hot || !lock_take(&hot->lock, &hold))
+	if (!hot)
+		return;
+	if (!hot->far) { /* the set's own, and no lock on the way of each wait */
+		spin_ends(&hot->spin, paid, (uint32_t)settings.spin_us * 1000);
+		return;
+	}
+	if (!lock_take(&hot->lock, &hold))
 		return;
 	engine = engine_of_first(hot);
 	if (engine)
