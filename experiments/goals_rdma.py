@@ -119,7 +119,7 @@ def carried(its):
     why = "enough of them for half of the run's bytes at least"
     if len(by_tcp):
         points = [data.title(here.iloc[0]).split(" ", 2)[2] for _, here in by_tcp.groupby(data.POINT, dropna=False, sort=False)]
-        why += f"; by TCP: {', '.join(points)} (where processes come from one that has met its peer by RDMA already: docs/design.md, 'Ends')"
+        why += f"; by TCP: {', '.join(points)}"
     yield Goal(name, wanted, f"{len(rows) - len(by_tcp)} of {len(rows)}", not len(by_tcp), why)
 
 

@@ -254,7 +254,7 @@ static void far_ends(struct conn *conn, struct engine *engine, int fd)
 	if (holders_alive(&engine->holders, &conn->holder) == 1)
 		evict_out(conn, engine, fd);
 	else
-		far_part_ways(conn, engine, fd);
+		far_parts(conn, engine, fd);
 }
 
 void engine_goes(struct conn *conn)
@@ -496,7 +496,7 @@ void engine_before_fork(struct conn *conn)
 		lock_give(&engine->in, &in);
 	}
 	if (far_is(engine) && conn_fd(conn) >= 0)
-		far_part_ways(conn, engine, conn_fd(conn));
+		far_parts(conn, engine, conn_fd(conn));
 	hot_cool(conn);
 }
 

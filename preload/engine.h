@@ -239,10 +239,11 @@ struct engine_raw {
 	struct conn *conn; /* NULL: nothing to end */
 	struct engine *engine;
 	ssize_t done;
-	size_t asked; /* of a send: bytes; SIZE_MAX: not known */
-	int error;    /* of a send: -errno that it ends with, instead of being made; 0: none */
-	int fd;	      /* of a send */
-	bool again;   /* a receive: they have met in the meantime, engine_recv() has to do it */
+	size_t asked;	/* of a send: bytes; SIZE_MAX: not known */
+	int error;	/* of a send: -errno that it ends with, instead of being made; 0: none */
+	int fd;		/* of a send */
+	uint64_t begun; /* ns: of a send that is compared with others */
+	bool again;	/* a receive: they have met in the meantime, engine_recv() has to do it */
 };
 struct engine_raw engine_raw_use(struct conn *conn, int fd, int flags);
 void engine_raw_ends(struct engine_raw *raw);

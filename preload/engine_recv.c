@@ -499,6 +499,7 @@ ssize_t engine_recv(struct conn *conn, int fd, const struct iovec *iov, int coun
 		return ENGINE_BY_KERNEL;
 	if (atomic_load_explicit(&engine->state, memory_order_relaxed) == ENGINE_APART)
 		engine_step(conn, engine, fd);
+	far_adopts(conn, engine);
 	if (!engine_reads(engine))
 		return ENGINE_BY_KERNEL;
 	pthread_testcancel();
@@ -558,6 +559,8 @@ void engine_raw_recv_ends(struct engine_raw *raw)
 		else
 			raw->engine->received += bytes;
 		raw->engine->far.receives += bytes > 0;
+		if (bytes && !engine_met(raw->engine))
+			far_compare_came(raw->conn, raw->engine);
 		lock_give(&raw->engine->in, &hold);
 	}
 	engine_leave(raw->conn);

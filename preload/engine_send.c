@@ -325,13 +325,15 @@ ssize_t engine_send(struct conn *conn, int fd, const struct iovec *iov, int coun
 		engine_step(conn, engine, fd);
 	if (engine_met(engine) && send_add_up(iov, count, &bytes)) {
 		pthread_testcancel();
-		announced.waits = far_is(engine) && bytes >= settings.source_min && conn_waits(fd, flags);
 		do {
 			done = far_is(engine) ? far_before_send(conn, engine, fd, first_of(iov, bytes), flags) : 0;
 			if (done < 0)
 				break;
 			done = ENGINE_BY_KERNEL;
-			if (!far_compare_takes_tcp(conn) && lock_take(&engine->out, &hold)) {
+			if (far_compare_takes_tcp(conn))
+				continue;
+			announced.waits = far_is(engine) && bytes >= settings.source_min && conn_waits(fd, flags);
+			if (lock_take(&engine->out, &hold)) {
 				done = put(conn, engine, &send, bytes, &announced);
 				if (done >= 0)
 					count_sent(conn, &announced, (size_t)done);
@@ -385,6 +387,8 @@ struct engine_raw engine_raw_use(struct conn *conn, int fd, int flags)
 		engine_switch_back(conn, raw.engine, fd);
 	}
 	raw.engine->raw_sending++;
+	if (__builtin_expect(raw.engine->far.compares, 0) && !engine_met(raw.engine))
+		raw.begun = clock_now();
 	lock_give(&raw.engine->out, &hold);
 	raw.conn = conn;
 	return raw;
@@ -417,7 +421,7 @@ void engine_raw_ends(struct engine_raw *raw)
 		else
 			raw->engine->sent += bytes;
 		if (!engine_met(raw->engine) && bytes)
-			far_compare_sent(&raw->engine->far, bytes);
+			far_compare_sent(raw->engine, bytes, raw->begun);
 		if (raw->engine->owes_options && !raw->engine->raw_sending && conn_is_same(raw->conn, raw->fd)) {
 			raw->engine->owes_options = false;
 			engine_restore_options(raw->engine, raw->fd);

@@ -267,7 +267,7 @@ bool evict_in(struct conn *conn, struct engine *engine, int fd)
 	int rc;
 
 	if (far) /* the peer leaves: what it tells about that would not be looked for in a lane that has been left here */
-		far_part_ways(conn, engine, fd);
+		far_parts_for_good(conn, engine, fd);
 	else
 		lane_leave(in);
 	rc = lane_is_over(in) ? 0 : go_to_end(in, fd, &nowhere);

@@ -17,7 +17,8 @@
  *    nothing behind it, finds out by the first byte.
  *  - Again: when a queue pair has broken, and a direction is on TCP with nothing owed and nothing to be left out, it is at rest. An end both of
  *    whose directions are looks for another queue pair after a pause (far_again.c), in which the lanes begin anew, on TCP; in between both
- *    ends go on counting. None comes behind a fork, or where a lane was left for good.
+ *    ends go on counting. Behind a fork none comes before one process holds the connection alone, and
+ *    none where a lane was left for good.
  *  - Settled: where path `auto` has found TCP better, and both directions have been there for a while, an end gives the queue pair up.
  *    Both come to rest, and the lanes end for good: the connection's calls are the kernel's again.
  *  - A consumer that goes to sleep by the socket alone says up to where it has looked (`waits`, `seen`); the producer rings if it has
@@ -26,7 +27,7 @@
  * The connecting end listens with rdma_cm at the connection's own address and port, and the process that uses the
  * accepted socket connects to that, from there: so it is found after a fork and by workers that share a listener. What one
  * process knows of a queue pair is here; all else is in the engine, and outlives it: before a fork the queue pair is given up, and
- * both processes go on over TCP.
+ * both processes go on over TCP until one is alone with it. The child of a process that has a device gets libraries of its own (far_link.c).
  */
 #ifndef ZC_PRELOAD_FAR_H
 #define ZC_PRELOAD_FAR_H
@@ -44,6 +45,19 @@ bool far_ready(void);
 
 /* A data call on a connection that is FAR_APART: the agent is to try, if it is time. Under both locks. */
 void far_step(struct conn *conn, struct engine *engine);
+
+/*
+ * In the child of a fork, before a call on a connection whose queue pair the fork has broken: once the child holds it alone, it gets an agent
+ * of its own, which looks for another one. Under no lock.
+ */
+void far_adopts_there(struct conn *conn, struct engine *engine);
+
+static inline void far_adopts(struct conn *conn, struct engine *engine)
+{
+	if (__builtin_expect(atomic_load_explicit(&engine->far.state, memory_order_relaxed) == FAR_BROKEN, 0) &&
+	    !conn->far)
+		far_adopts_there(conn, engine);
+}
 
 /* Waits as long as ZC_RDMA_WAIT_MS allows for a new connection's meeting. */
 void far_wait(struct conn *conn, int fd);
@@ -217,10 +231,13 @@ void far_says_bye(struct conn *conn, struct engine *engine, int fd);
 void far_give_up(struct conn *conn, struct engine *engine);
 
 /*
- * The same before a fork, and where others hold the connection: what is known of it is shared, and both go on over TCP. What the kernel
- * takes of the bytes that are owed has been sent; the peer is not waited for. Not under the lock `out`.
+ * The same before a fork, and where others hold the connection: what is known of it is shared, and all go on over TCP, until one holds it
+ * alone. What the kernel takes of the bytes that are owed has been sent; the peer is not waited for. Not under the lock `out`.
  */
-void far_part_ways(struct conn *conn, struct engine *engine, int fd);
+void far_parts(struct conn *conn, struct engine *engine, int fd);
+
+/* The same, and there is to be no other queue pair. */
+void far_parts_for_good(struct conn *conn, struct engine *engine, int fd);
 
 /* This process lets go of the connection: takes the channel's memory, in which a device may write yet. Returns false: there is none. */
 bool far_bury(struct conn *conn, struct channel *channel);

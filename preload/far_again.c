@@ -243,9 +243,10 @@ static bool comes_to_rest(struct conn *conn, struct engine *engine, struct far *
 	rests = settles ? both_rest(conn, engine) : far_may_again(conn, engine);
 	if (rests)
 		let_go(engine, far);
-	if (rests && settles) { /* all that follows is raw: from here on the program's receives are its own */
+	if (rests && settles) { /* all that follows is raw: from here on the program's calls are its own */
 		lane_leave(&engine->channel.in);
 		atomic_store(&engine->far.settles, false);
+		atomic_store(&engine->state, ENGINE_OVER);
 	}
 	far_give_both(engine, &both);
 	return rests;
@@ -291,6 +292,11 @@ void far_try_again(struct conn *conn, struct engine *engine, struct far *far)
 		atomic_store(&engine->far.again_at, clock_now() + DEVICE_NS);
 		if (far->opening && clock_now() - far->since > OPENING_NS)
 			far_fails(conn, engine, VERBS_UNREACHABLE);
+		return;
+	}
+	/* Somebody else may have it for long. Who has died is left out here. */
+	if (holders_alive(&engine->holders, &conn->holder) > 1) {
+		atomic_store(&engine->far.again_at, clock_now() + DEVICE_NS);
 		return;
 	}
 	atomic_store(&engine->far.again_at, clock_now() + RESTS_NS);

@@ -14,13 +14,15 @@
 #include "common/sys.h"
 #include "common/thread.h"
 #include "preload/engine_out.h"
+#include "preload/far_compare.h"
 #include "preload/far_internal.h"
 #include "preload/gate.h"
 #include "preload/pool.h"
 
 #define STACK_BYTES (256 * 1024)
 #define ROUNDS 16
-#define TICK_MS 4 /* after which it looks whether the program serves yet what was left to it */
+#define ADOPTS_NS NS_PER_SEC /* until a child looks again whether it holds a connection alone */
+#define TICK_MS 4	     /* after which it looks whether the program serves yet what was left to it */
 
 enum { ABSENT, STARTING, RUNNING, FAILED };
 
@@ -103,6 +105,8 @@ static void serve_lanes(struct conn *conn, struct engine *engine, int fd)
 	if (lock_take(&engine->out, &hold)) {
 		if (!engine_is_closing(conn)) {
 			far_step_out(conn, engine, fd);
+			if (far_compare_needs_none(engine))
+				atomic_store(&conn->far->unwanted, true);
 			if (far_link(conn))
 				atomic_store(&conn->far->stuck, far_verbs->push(far_link(conn), 0) > 0);
 			engine_ring_late(conn, engine, fd);
@@ -167,6 +171,8 @@ static void serve_engine(struct conn *conn)
 
 	if (!engine)
 		return;
+	if (far && atomic_exchange(&far->tells, false) && far_link(conn))
+		serve_lanes(conn, engine, fd);
 	if (far && atomic_exchange(&far->unwanted, false))
 		far_settles(conn, engine);
 	if (far && atomic_exchange(&far->asked, false))
@@ -367,6 +373,20 @@ bool far_ready(void)
 	return atomic_load(&state) == RUNNING;
 }
 
+/* Under both locks. Returns whether there is one now. */
+static bool make(struct conn *conn)
+{
+	struct far *far = conn->far ? conn->far : pool_take(&pool);
+
+	if (!far || conn->far)
+		return far;
+	memset(far, 0, sizeof(*far));
+	far->conn = conn;
+	far->channel.fd = far->ended.fd = -1;
+	conn->far = far;
+	return true;
+}
+
 void far_step(struct conn *conn, struct engine *engine)
 {
 	int self = conn_process(), none = 0;
@@ -377,15 +397,32 @@ void far_step(struct conn *conn, struct engine *engine)
 	if (!conn->far) {
 		if (!atomic_compare_exchange_strong(&engine->far.seeker, &none, self) && none != self)
 			return; /* another process is at it */
-		conn->far = pool_take(&pool);
-		if (!conn->far)
+		if (!make(conn))
 			return;
-		memset(conn->far, 0, sizeof(*conn->far));
-		conn->far->conn = conn;
-		conn->far->channel.fd = conn->far->ended.fd = -1;
 	}
 	if (!atomic_exchange(&conn->far->asked, true))
 		far_kick();
+}
+
+void far_adopts_there(struct conn *conn, struct engine *engine)
+{
+	struct far_both both;
+	uint64_t now;
+
+	if (atomic_load(&engine->far.over))
+		return;
+	now = clock_now();
+	if (now < atomic_load(&engine->far.again_at))
+		return;
+	atomic_store(&engine->far.again_at, now + ADOPTS_NS);
+	if (!far_possible() || !far_ready() || holders_alive(&engine->holders, &conn->holder) != 1 ||
+	    !far_take_both(engine, &both))
+		return;
+	if (!conn->far && !engine_is_closing(conn) && make(conn)) {
+		conn->far->adopted = true;
+		atomic_store(&engine->far.again_at, now);
+	}
+	far_give_both(engine, &both);
 }
 
 void far_forget(struct conn *conn)
@@ -395,12 +432,29 @@ void far_forget(struct conn *conn)
 	conn->far = NULL;
 }
 
-/* The device is the parent's. A process that has never asked for one begins anew. */
+static void close_own(int fd)
+{
+	if (fd < 0)
+		return;
+	table_own_drop(fd);
+	sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
+}
+
+/* The device is the parent's, and so is what serves it: the child begins anew, when it first looks for a peer on another host. */
 void far_after_fork(void)
 {
-	if (atomic_load(&state) == ABSENT)
+	int was = atomic_load(&state);
+
+	if (was == ABSENT || was == FAILED)
 		return;
-	atomic_store(&state, FAILED);
+	close_own(events); /* the parent's set: what the child took out of it, the parent would miss */
+	close_own(atomic_load(&kick));
+	events = -1;
 	atomic_store(&kick, -1);
 	atomic_store(&graveyard, NULL);
+	atomic_store(&ticks, false);
+	/* The agent may have been at it. */
+	atomic_store(&pool.lock.word, 0);
+	pool.free = NULL;
+	atomic_store(&state, far_loads_anew() ? ABSENT : FAILED);
 }

@@ -71,25 +71,46 @@ static void tell(const struct engine *engine, const struct far_host *host, int c
 	atomic_store(&told->trial[class].tries, atomic_load(&finding->tries));
 }
 
-/* Once the peer has had its time to compare, too, for what it sends. */
+/* Once the peer has said that it has no use for it either; or, of one that does not compare, has had its time to. */
 static void may_settle(struct conn *conn, struct engine *engine, uint64_t now)
 {
 	struct far_part *far = &engine->far;
-	const struct lane_shared *in = engine->channel.in.shared, *out = engine->channel.out.shared;
+	const struct lane_shared *out = engine->channel.out.shared;
+	struct lane_shared *in = engine->channel.in.shared;
 	uint64_t head = atomic_load(&in->head), calm;
 
+	if (!atomic_load(&in->unneeded)) {
+		atomic_store(&in->unneeded, true);
+		atomic_store(&conn->far->tells, true);
+		far_kick();
+	}
 	if (!far->lost_at || head != far->lost_head || atomic_load(&in->from_ring) || atomic_load(&out->on_ring)) {
 		far->lost_at = now;
 		far->lost_head = head;
 		return;
 	}
 	calm = SETTLE_SHARE * (far->lost_at - atomic_load(&far->up_at));
-	if (now - far->lost_at > (calm > SETTLE_NS ? calm : SETTLE_NS) && !atomic_exchange(&conn->far->unwanted, true))
+	calm = atomic_load(&out->unneeded) ? 0 : calm > SETTLE_NS ? calm : SETTLE_NS;
+	if (now - far->lost_at > calm && !atomic_exchange(&conn->far->unwanted, true))
 		far_kick();
+}
+
+/*
+ * Of sends that are answered both go the same way. One that comes by TCP keeps the other end at both, and where many share a few processors
+ * what this end gains by RDMA others lose, which it does not see.
+ */
+static bool has_lost(const struct engine *engine, const struct far_host *host, uint64_t now)
+{
+	const struct far_trial *trial = &engine->far.trial;
+
+	return far_trial_has_lost(trial, host, now) ||
+	       (atomic_load_explicit(&engine->channel.out.shared->unneeded, memory_order_relaxed) &&
+		far_trial_has_turns(trial));
 }
 
 enum far_way far_compare_way(struct conn *conn, struct engine *engine, size_t bytes)
 {
+	struct far_trial *trial = &engine->far.trial;
 	struct far *far = conn->far;
 	struct far_host *host;
 	struct far_send send;
@@ -108,23 +129,52 @@ enum far_way far_compare_way(struct conn *conn, struct engine *engine, size_t by
 				  .fetches = bytes >= (size_t)settings.source_min,
 				  .now = clock_now() };
 	host = far_trial_host(&hosts, engine->far.host, send.now);
-	tried = far->trial.tries - 1;
-	far->trial.accepts = engine->role == ROLE_SERVER;
-	way = far_trial_next(&far->trial, host, &send);
-	atomic_store_explicit(&engine->far.way, way, memory_order_relaxed);
-	if (tried >= 0 && !far->trial.tries)
+	tried = trial->tries - 1;
+	trial->accepts = engine->role == ROLE_SERVER;
+	way = far_trial_next(trial, host, &send);
+	if (tried >= 0 && !trial->tries)
 		tell(engine, host, tried);
-	if (far_trial_has_lost(&far->trial, host, send.now)) {
+	if (has_lost(engine, host, send.now)) {
+		way = FAR_BY_TCP;
 		stats_reason(conn->slot, REASON_RDMA_SLOWER);
 		may_settle(conn, engine, send.now);
 	} else {
 		engine->far.lost_at = 0;
+		if (atomic_load(&engine->channel.in.shared->unneeded))
+			atomic_store(&engine->channel.in.shared->unneeded, false);
 	}
+	atomic_store_explicit(&engine->far.way, way, memory_order_relaxed);
 	return way;
 }
 
 void far_compare_came_there(struct conn *conn)
 {
-	if (conn->far && far_trial_asks(&conn->far->trial))
-		far_trial_came(&conn->far->trial, clock_now());
+	struct engine *engine = atomic_load(&conn->engine);
+
+	if (engine && far_trial_asks(&engine->far.trial))
+		far_trial_came(&engine->far.trial, clock_now());
+}
+
+void far_compare_sent_there(struct engine *engine, size_t bytes, uint64_t begun)
+{
+	struct far_part *far = &engine->far;
+	const struct far_send send = { .bytes = bytes, .at = engine->sent - bytes, .now = begun };
+
+	far->sends++;
+	far->largest = bytes > far->largest ? bytes : far->largest;
+	if (begun) {
+		far->trial.accepts = engine->role == ROLE_SERVER;
+		far_trial_before(&far->trial, &send);
+	}
+}
+
+/* One that hardly sends may receive by either. */
+bool far_compare_needs_none(const struct engine *engine)
+{
+	const struct far_host *host;
+
+	if (!engine->far.compares || !atomic_load(&engine->channel.out.shared->unneeded))
+		return false;
+	host = far_trial_known(&hosts, engine->far.host);
+	return host && (!engine->far.trial.class || has_lost(engine, host, clock_now()));
 }

@@ -21,12 +21,20 @@ bool far_compare_is_vain(const struct sockaddr_storage *peer);
 /* Whether it is to meet now. Under both locks. */
 enum far_pays far_compare_pays(struct engine *engine);
 
-/* Counts, for that, what goes by before it has met: under the lock of the direction. */
-static inline void far_compare_sent(struct far_part *far, size_t bytes)
+/*
+ * Counts, for that, what goes by before it has met: a send that was begun then (0: it is not known), under the lock `out`, with its bytes in
+ * engine->sent. Bytes that have come: under the lock `in`.
+ */
+void far_compare_sent_there(struct engine *engine, size_t bytes, uint64_t begun);
+
+static inline void far_compare_sent(struct engine *engine, size_t bytes, uint64_t begun)
 {
-	far->sends++;
-	far->largest = bytes > far->largest ? bytes : far->largest;
+	if (__builtin_expect(engine->far.compares, 0))
+		far_compare_sent_there(engine, bytes, begun);
 }
+
+/* Whether the queue pair is of no use to both ends: the peer has said so, and this one does not send, or has found the same. Under the lock `out`. */
+bool far_compare_needs_none(const struct engine *engine);
 
 /* The way of a send that begins, which holds for all of it. Under the lock `out`. */
 enum far_way far_compare_way(struct conn *conn, struct engine *engine, size_t bytes);

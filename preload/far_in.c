@@ -96,17 +96,18 @@ static void look_at_moves(struct conn *conn, struct engine *engine)
 	far->owes_word = false;
 }
 
-/* Whether it receives by calls that are seen: without that no lane moves. */
+/* Whether it receives by calls that are seen: without that no lane moves. And whether the queue pair is of use to it. */
 static void tell_reader(struct conn *conn, struct engine *engine)
 {
 	struct lane_shared *in = lane_of(engine)->shared;
-	uint32_t now = atomic_load(&in->reader) << 1 | (atomic_load(&in->raw) != 0);
+	uint32_t now = atomic_load(&in->reader) << 2 | (uint32_t)(atomic_load(&in->raw) != 0) << 1 |
+		       (atomic_load(&in->unneeded) != 0);
 	struct verbs_conn *link = far_link(conn);
 
 	if (now == engine->far.told || !link)
 		return;
 	engine->far.told = now;
-	far_verbs->credit(link, VERBS_NOW);
+	far_verbs->credit(link, VERBS_NOW | (now & 1 ? VERBS_SOLICITED : 0)); /* nobody may look for that */
 }
 
 /* Stream position up to which all bytes are here. */
@@ -248,6 +249,20 @@ static void tell_end(struct conn *conn, struct engine *engine)
 	far_verbs->credit(link, VERBS_NOW);
 }
 
+/* The peer has no use for the queue pair, any more or again: the agent looks whether this end has. */
+static void hear_of_use(struct conn *conn, struct engine *engine)
+{
+	bool unneeded = atomic_load_explicit(&engine->channel.out.shared->unneeded, memory_order_relaxed);
+
+	if (unneeded == engine->far.peer_needs_none)
+		return;
+	engine->far.peer_needs_none = unneeded;
+	if (!unneeded || !conn->far)
+		return;
+	atomic_store(&conn->far->tells, true);
+	far_kick();
+}
+
 bool far_look_at_ring(struct conn *conn, struct engine *engine)
 {
 	bool up;
@@ -258,6 +273,7 @@ bool far_look_at_ring(struct conn *conn, struct engine *engine)
 	tell_reader(conn, engine);
 	note_end_of_ring(engine);
 	tell_end(conn, engine);
+	hear_of_use(conn, engine);
 	far_took_notices(conn, engine, true);
 	return up;
 }

@@ -4,7 +4,6 @@
 #define ZC_PRELOAD_FAR_INTERNAL_H
 
 #include "preload/far.h"
-#include "preload/far_trial.h"
 #include "rdma/verbs.h"
 
 /* Of lane.codes. */
@@ -38,18 +37,21 @@ struct far {
 	struct channel channel;	    /* for the next queue pair; once there were two, what the lanes do not use */
 	struct channel ended;	    /* what they used, to be buried */
 	_Atomic bool asked;	    /* by a data call: to be reached */
+	bool adopted;		    /* the lanes' sources are another process's yet */
+	_Atomic bool tells;	    /* the peer is to hear what this end's line says */
 	_Atomic bool unwanted;	    /* the queue pair: path `auto` has no use for it */
 	_Atomic bool stuck;	    /* bytes are put that the device did not take: the agent pushes */
 	_Atomic bool rests;	    /* a thread of the program sleeps by the device's descriptor */
 	_Atomic bool used;	    /* has done so, or has waited otherwise, since the agent looked */
+	_Atomic bool enters;	    /* the lane out has moved to the ring since the agent looked */
 	_Atomic bool left;	    /* by the agent, to the program: the agent is not armed */
 	struct verbs_conn *resting; /* of the thread that rests */
 	/* Under the lock `out`, and the agent's when it is buried: */
 	struct far_exposed exposed[SOURCE_SLOTS], area, slots;
 	void *page; /* where the slots are; before they begin: NULL */
-	struct far_trial trial;
 	/* The agent's: */
 	uint32_t tries;
+	uint32_t places;	 /* of the engine's holders, when the meeting under way began */
 	uint64_t since;		 /* ns: of the present try */
 	uint32_t waits;		 /* the peer's, at the last look */
 	bool was_used;		 /* between the last two ticks */
@@ -104,6 +106,7 @@ bool far_look_at_ring(struct conn *conn, struct engine *engine);
 
 /* The agent's steps: loads the plug-in; a connection to be reached; somebody may have come to an offer; the queue pair is opening. */
 bool far_load(void);
+bool far_loads_anew(void); /* in the child of a fork: returns whether it can */
 void far_try_to_reach(struct conn *conn, struct engine *engine, struct far *far);
 void far_take_visitor(struct conn *conn, struct engine *engine, struct far *far);
 void far_meet_step(struct conn *conn, struct engine *engine, struct far *far);

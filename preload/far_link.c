@@ -48,12 +48,57 @@ bool far_possible(void)
 	return atomic_load(&there);
 }
 
+/*
+ * What librdmacm, libibverbs and the drivers know of an open device is the process's that has opened it, and they can't be told that they are
+ * in a child. So that gets libraries of its own: a namespace of the loader, with a libc that they share with nobody. The
+ * loader has room for a few of them: a child's child's child, and so on, goes by TCP in the end.
+ */
+static bool anew;
+
+bool far_loads_anew(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+	return !far_verbs; /* one run-time library of a sanitizer for a process */
+#else
+	anew |= far_verbs != NULL;
+	return true;
+#endif
+}
+
+/* Its own calls are libc's, not ours. */
+static void *open_by_loader(const char *path)
+{
+	const int how = RTLD_NOW | RTLD_LOCAL;
+
+	return anew ? dlmopen(LM_ID_NEWLM, path, how) : dlopen(path, how | RTLD_DEEPBIND);
+}
+
+/* The parent's devices are to end with the parent. */
+static void close_inherited(void)
+{
+	static const char *const kinds[] = { "/dev/infiniband/", "anon_inode:[infinibandevent]" };
+	char name[32], what[64];
+
+	for (int fd = table_own_next(0); fd >= 0; fd = table_own_next(fd + 1)) {
+		bool device = false;
+		long bytes;
+
+		snprintf(name, sizeof(name), "/proc/self/fd/%d", fd);
+		bytes = sys_call(SYS_readlinkat, AT_FDCWD, (long)name, (long)what, sizeof(what) - 1, 0, 0);
+		what[bytes > 0 ? bytes : 0] = 0;
+		for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
+			device |= !strncmp(what, kinds[i], strlen(kinds[i]));
+		if (!device)
+			continue;
+		table_own_drop(fd);
+		sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
+	}
+}
+
 /* Looks for the plug-in where this library is, and where it was built; then where the loader looks. */
 static void *open_plug_in(void)
 {
 	static const char *const places[] = { "", "../rdma/" };
-	/* Its own calls are libc's, not ours. */
-	const int how = RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND;
 	char path[4096];
 	void *found = NULL;
 	Dl_info self;
@@ -63,17 +108,21 @@ static void *open_plug_in(void)
 		for (size_t i = 0; i < 2 && !found; i++) {
 			snprintf(path, sizeof(path), "%.*s/%s" VERBS_LIBRARY, (int)(slash - self.dli_fname),
 				 self.dli_fname, places[i]);
-			found = dlopen(path, how);
+			found = open_by_loader(path);
 		}
 	}
-	return found ? found : dlopen(VERBS_LIBRARY, how);
+	return found ? found : open_by_loader(VERBS_LIBRARY);
 }
 
 bool far_load(void)
 {
-	void *plug_in = open_plug_in();
-	const struct verbs_table *found = plug_in ? dlsym(plug_in, VERBS_SYMBOL) : NULL;
+	const struct verbs_table *found;
+	void *plug_in;
 
+	if (anew)
+		close_inherited();
+	plug_in = open_plug_in();
+	found = plug_in ? dlsym(plug_in, VERBS_SYMBOL) : NULL;
 	if (!found || found->version != VERBS_TABLE_VERSION || found->bytes != sizeof(*found)) {
 		log_info("no transport between hosts: %s", plug_in ? "another version of " VERBS_LIBRARY : dlerror());
 		return false;

@@ -235,6 +235,7 @@ static void offer(struct conn *conn, struct engine *engine, struct far *far)
 
 void far_seek(struct conn *conn, struct engine *engine, struct far *far)
 {
+	far->places = atomic_load(&engine->holders.places);
 	if (engine->role == ROLE_CLIENT)
 		offer(conn, engine, far);
 	else
@@ -245,7 +246,7 @@ void far_try_to_reach(struct conn *conn, struct engine *engine, struct far *far)
 {
 	uint64_t now = clock_now();
 
-	if (engine_met(engine)) {
+	if (engine_met(engine) || far->former) {
 		far_try_again(conn, engine, far);
 		return;
 	}
@@ -313,6 +314,7 @@ static void begin_books(struct far_part *far, uint64_t position)
 	far->looked = far->entered = position;
 	far->armed_at = far->armed_bells = 0;
 	far->told = UINT32_MAX;
+	far->peer_needs_none = false;
 	far->told_passed = 0;
 	far->told_end = 0;
 	atomic_store(&far->quiet, false);
@@ -320,6 +322,15 @@ static void begin_books(struct far_part *far, uint64_t position)
 	far->left = 0;
 	far->expects = false;
 	far->skip = 0;
+}
+
+/* A fork may have prepared some, for a peer on this host. */
+static void take_first_lanes(struct conn *conn, struct engine *engine, struct far *far)
+{
+	engine_drop_own(&conn->engine_fd);
+	channel_close(&engine->channel);
+	engine->channel = far->channel;
+	far->channel.header = NULL;
 }
 
 /* Under both locks. */
@@ -331,16 +342,19 @@ static void begin_lanes(struct conn *conn, struct engine *engine, struct far *fa
 	if (again) {
 		far_take_lanes(engine, far);
 	} else {
-		engine->channel = far->channel;
-		far->channel.header = NULL;
+		take_first_lanes(conn, engine, far);
 	}
 	engine_lanes_begin(conn, engine);
 	if (again) {
-		far_sources_again(conn, engine);
-		far->trial = (struct far_trial){ 0 };
+		if (!far->adopted)
+			far_sources_again(conn, engine);
+		else
+			far_sources_begin(conn, engine);
+		far->adopted = false;
 		atomic_store(&far->left, false);
 	} else
 		far_sources_begin(conn, engine);
+	far_trial_again(&engine->far.trial);
 	atomic_store(&far->link, far->opening);
 	far->opening = NULL;
 	atomic_store(&engine->far.up_at, clock_now());
@@ -353,6 +367,15 @@ static void begin_lanes(struct conn *conn, struct engine *engine, struct far *fa
 	stats_conn(conn->slot, STAT_CONN_RDMA_RETURNS, again);
 }
 
+/*
+ * Whether this process alone holds it, and has since the meeting began: one whose exec has failed counts again, and must find the lanes where
+ * it left them.
+ */
+static bool is_alone(const struct engine *engine, const struct far *far)
+{
+	return atomic_load(&engine->holders.count) == 1 && atomic_load(&engine->holders.places) == far->places;
+}
+
 /* The queue pair is there: the lanes begin. */
 static void meets(struct conn *conn, struct engine *engine, struct far *far)
 {
@@ -363,8 +386,8 @@ static void meets(struct conn *conn, struct engine *engine, struct far *far)
 
 	if (!far_take_both(engine, &both))
 		return;
-	met = again ? far_may_again(conn, engine) :
-		      atomic_load(&engine->state) == ENGINE_APART && atomic_load(&engine->holders.count) == 1;
+	met = is_alone(engine, far) &&
+	      (again ? far_may_again(conn, engine) : atomic_load(&engine->state) == ENGINE_APART);
 	if (met) {
 		begin_lanes(conn, engine, far);
 		atomic_store_explicit(&engine->far.trip_ns, trip, memory_order_relaxed);

@@ -338,6 +338,7 @@ int far_before_send(struct conn *conn, struct engine *engine, int fd, struct far
 	bool enters = false;
 	int rc;
 
+	far_adopts(conn, engine);
 	far_asks_again(conn, engine);
 	if (lock_take(&engine->out, &hold)) {
 		far_step_out(conn, engine, fd);
@@ -355,6 +356,8 @@ int far_before_send(struct conn *conn, struct engine *engine, int fd, struct far
 			engine->far.entry = engine->far.confirm;
 			engine->far.entry_at = atomic_load(&shared_of(engine)->sent);
 			far_push(conn, engine);
+			if (conn->far)
+				atomic_store(&conn->far->enters, true);
 		}
 		enters = far_is_between(engine);
 		lock_give(&engine->out, &hold);
@@ -384,16 +387,21 @@ bool far_is_raw(struct conn *conn, struct engine *engine, int fd)
 	return !far_is_between(engine) && !atomic_load(&shared_of(engine)->on_ring) && !atomic_load(&engine->far.error);
 }
 
-void far_part_ways(struct conn *conn, struct engine *engine, int fd)
+void far_parts(struct conn *conn, struct engine *engine, int fd)
 {
 	struct lock_hold hold;
 
-	far_never_again(engine);
 	far_give_up(conn, engine);
 	if (lock_take(&engine->out, &hold)) {
 		far_step_out(conn, engine, fd);
 		lock_give(&engine->out, &hold);
 	}
+}
+
+void far_parts_for_good(struct conn *conn, struct engine *engine, int fd)
+{
+	far_never_again(engine);
+	far_parts(conn, engine, fd);
 }
 
 int far_settle_out(struct conn *conn, struct engine *engine, int fd)

@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "preload/far_trial.h"
+
 enum far_state {
 	FAR_NONE,   /* the peer is on this host, or there is no RDMA here, or no peer that has it */
 	FAR_APART,  /* may be reached by RDMA */
@@ -31,19 +33,19 @@ struct far_part {
 	_Atomic int seeker; /* the process that tries to reach the peer; 0: none */
 	/* Of path `auto` (far_compare.h); the counts are of before it has met. */
 	bool compares;
-	_Atomic int way;   /* enum far_way: of the present send */
-	uint64_t host;	   /* what its peer's is called there */
-	uint64_t begun;	   /* ns */
-	uint32_t sends;	   /* under the lock `out` */
-	size_t largest;	   /* of these */
-	uint32_t receives; /* under the lock `in` */
+	_Atomic int way;	/* enum far_way: of the present send */
+	uint64_t host;		/* what its peer's is called there */
+	uint64_t begun;		/* ns */
+	uint32_t sends;		/* under the lock `out` */
+	size_t largest;		/* of these */
+	struct far_trial trial; /* under the lock `out` */
+	uint32_t receives;	/* under the lock `in` */
 	_Atomic bool
 		settles; /* TCP is better: when the queue pair has gone, and both lanes rest, they end, and none follows */
 	/* Since when TCP is known to be better for what is sent, and nothing has come by the ring; 0: it is not. Under the lock `out`. */
 	uint64_t lost_at, lost_head;
 	/* Another queue pair after one that has broken (far_again.c). */
-	_Atomic bool
-		over; /* there is to be none: several processes have had the connection, or a lane was left for good */
+	_Atomic bool over;		 /* there is to be none: a lane was left for good, or TCP is better */
 	_Atomic uint64_t again_at;	 /* ns: the agent has nothing to do before */
 	_Atomic uint64_t seek_at;	 /* ns: nothing is looked for before */
 	_Atomic uint64_t pause_ns;	 /* behind the last break or try */
@@ -70,7 +72,8 @@ struct far_part {
 	_Atomic uint64_t looked; /* ring position up to which the moves are known */
 	uint64_t entered;	 /* behind the last TAKEOVER; nothing is behind it as long as the ring ends there */
 	uint64_t armed_at, armed_bells; /* what was seen when it was told last that somebody waits */
-	uint32_t told;			/* of reader and raw */
+	uint32_t told;			/* of reader, raw and unneeded */
+	bool peer_needs_none;		/* as heard last */
 	uint32_t told_passed;		/* sources */
 	uint64_t told_end;		/* the head, when the lane was last on TCP */
 	_Atomic bool

@@ -116,6 +116,10 @@ bool far_leaves_to_program(struct conn *conn, struct engine *engine, struct far 
 		return false;
 	waits = atomic_load(&engine->channel.out.shared->waits);
 	now = clock_now();
+	if (atomic_exchange(&far->enters, false)) { /* what it wished for on TCP says nothing of the ring */
+		far->waits = waits;
+		far->restless_since = 0;
+	}
 	if (waits != far->waits)
 		far->restless_since = now;
 	far->waits = waits;

@@ -19,6 +19,7 @@
  */
 #define LEAD_SENDS 8
 #define LEAD_TURNS 4
+#define LEAD_NS_MAX (60 * NS_PER_MS) /* of turns */
 #define LEAD_BYTES_TCP (8u << 20)
 #define LEAD_BYTES (2u << 20)
 #define LEAD_NS (50 * NS_PER_MS) /* is enough, however few the bytes are */
@@ -168,12 +169,16 @@ static bool affords(const struct far_trial *trial, int class, uint64_t now)
 	return now - trial->begun_ns >= SPENT_SHARE * (trial->spent + risk);
 }
 
-static void start_run(struct far_trial *trial, struct far_finding *finding, enum far_way way, uint64_t now)
+static void start_run(struct far_trial *trial, enum far_way way)
 {
 	trial->way = way;
 	trial->all_ns = trial->all_bytes = trial->ns = trial->bytes = 0;
 	trial->all_sends = trial->all_turns = trial->run_sends = trial->run_turns = trial->idle = 0;
-	atomic_store(&finding->since_ns, now);
+}
+
+static bool knows_base(const struct far_trial *trial, int class)
+{
+	return trial->base && trial->base_class == class + 1;
 }
 
 /* Returns false when all runs are done. */
@@ -182,11 +187,12 @@ static bool begin_run(struct far_trial *trial, struct far_finding *finding, uint
 	for (; trial->run < ROUNDS * trial->ways; trial->run++) {
 		enum far_way way = trial->run % trial->ways;
 
-		if (trial->stopped[way] >= STOPS_MAX)
+		if (trial->stopped[way] >= STOPS_MAX || (way == FAR_BY_TCP && knows_base(trial, trial->tries - 1)))
 			continue;
 		trial->waits =
 			way != trial->best && (!trial->cost[trial->best] || !affords(trial, trial->tries - 1, now));
-		start_run(trial, finding, trial->waits ? trial->best : way, now);
+		start_run(trial, trial->waits ? trial->best : way);
+		atomic_store(&finding->since_ns, now);
 		trial->run += !trial->waits;
 		return true;
 	}
@@ -213,6 +219,7 @@ static bool claim(struct far_trial *trial, struct far_host *host, int class, con
 	trial->best = best && best <= trial->ways ? best - 1 : FAR_BY_TCP;
 	memset(trial->cost, 0, sizeof(trial->cost));
 	memset(trial->stopped, 0, sizeof(trial->stopped));
+	trial->cost[FAR_BY_TCP] = knows_base(trial, class) ? trial->base : 0;
 	return begin_run(trial, finding, send->now);
 }
 
@@ -308,22 +315,27 @@ static bool has_enough(const struct far_trial *trial, int class)
 	return trial->bytes >= RUN_BYTES || (units >= wanted && trial->ns >= RUN_NS);
 }
 
-/* Whether it shows already that this way is far worse than the best. */
+/*
+ * Whether it shows already that this way is far worse than the best. Turns are slow until both ends have found out where the other's come
+ * from and look for them there, so those that lead a run count only if it is never over with them.
+ */
 static bool is_worse(const struct far_trial *trial, int class)
 {
-	uint64_t turns = trial->all_turns > WORSE_TURNS ? trial->all_turns : WORSE_TURNS;
-	uint64_t most = WORSE * best_ns(trial, class, trial->all_bytes, turns);
-
+	if (trial->way == trial->best || !trial->cost[trial->best])
+		return false;
 	if (!is_turn(class))
-		most += best_ns(trial, class, DRAIN_BYTES, 0);
-	return trial->way != trial->best && trial->cost[trial->best] && trial->all_ns > most &&
-	       trial->all_ns >= WORSE_NS;
+		return trial->all_ns >= WORSE_NS && trial->all_ns > WORSE * best_ns(trial, class, trial->all_bytes, 0) +
+									    best_ns(trial, class, DRAIN_BYTES, 0);
+	if (trial->run_turns < WORSE_TURNS)
+		return trial->all_ns >= LEAD_NS_MAX;
+	return trial->ns >= WORSE_NS && trial->ns > WORSE * best_ns(trial, class, 0, trial->run_turns);
 }
 
 static void end_run(struct far_trial *trial, int class, bool early)
 {
-	uint64_t cost = early ? cost_of(class, trial->all_ns, trial->all_bytes, trial->all_turns) :
-				cost_of(class, trial->ns, trial->bytes, trial->run_turns);
+	bool counted = !early || (is_turn(class) && trial->run_turns >= WORSE_TURNS);
+	uint64_t cost = counted ? cost_of(class, trial->ns, trial->bytes, trial->run_turns) :
+				  cost_of(class, trial->all_ns, trial->all_bytes, trial->all_turns);
 	uint64_t *known = &trial->cost[trial->way];
 	uint64_t right = best_ns(trial, class, trial->all_bytes, trial->all_turns);
 
@@ -339,12 +351,19 @@ static void end_run(struct far_trial *trial, int class, bool early)
 		trial->best = trial->way;
 }
 
+/* The send before this one, which has begun at trial->last_ns, is over. Returns the time that its program has waited for it. */
+static uint64_t waited(const struct far_trial *trial, int class, const struct far_send *send, uint64_t came)
+{
+	uint64_t until = is_turn(class) && came ? came : send->now;
+
+	return until > trial->last_ns ? until - trial->last_ns : 0;
+}
+
 /* Goes on with the trial: the send before this one is over. */
 static void go_on(struct far_trial *trial, struct far_host *host, const struct far_send *send, uint64_t came)
 {
 	int class = trial->tries - 1;
-	uint64_t until = is_turn(class) && came ? came : send->now;
-	uint64_t ns = until > trial->last_ns ? until - trial->last_ns : 0;
+	uint64_t ns = waited(trial, class, send, came);
 	bool early;
 
 	if (trial->way != FAR_BY_TCP && send->ring_at == trial->last_ring_at)
@@ -383,27 +402,78 @@ static void learn(struct far_trial *trial, size_t bytes, bool answered)
 	trial->largest = 0;
 }
 
-enum far_way far_trial_next(struct far_trial *trial, struct far_host *host, const struct far_send *send)
+static void remember(struct far_trial *trial, const struct far_send *send)
 {
-	uint64_t came = atomic_load_explicit(&trial->came_ns, memory_order_relaxed);
-	uint32_t best;
-
-	if (!trial->begun_ns)
-		trial->begun_ns = send->now;
-	learn(trial, send->bytes, came && trial->last_ns);
-	if (trial->tries && trial->tries != trial->class)
-		release(trial, host, send->now);
-	if (trial->tries)
-		go_on(trial, host, send, came);
 	trial->last_ns = send->now;
 	trial->last_at = send->at;
 	trial->last_ring_at = send->ring_at;
 	atomic_store_explicit(&trial->came_ns, 0, memory_order_relaxed);
+}
+
+/* Returns when bytes have come since the last send, or 0. */
+static uint64_t begin_send(struct far_trial *trial, const struct far_send *send)
+{
+	uint64_t came = atomic_load_explicit(&trial->came_ns, memory_order_relaxed);
+
+	if (!trial->begun_ns)
+		trial->begun_ns = send->now;
+	learn(trial, send->bytes, came && trial->last_ns);
+	return came;
+}
+
+void far_trial_before(struct far_trial *trial, const struct far_send *send)
+{
+	uint64_t came = begin_send(trial, send), ns, cost;
+	int class = trial->class - 1;
+
+	if (trial->class != trial->base_class) {
+		trial->base_class = trial->class;
+		trial->base = 0;
+		start_run(trial, FAR_BY_TCP);
+	} else if (trial->class) {
+		ns = waited(trial, class, send, came);
+		if (ns <= PAUSE_NS && send->at >= trial->last_at)
+			book(trial, class, ns, send->at - trial->last_at, came != 0);
+		if (has_enough(trial, class)) {
+			cost = cost_of(class, trial->ns, trial->bytes, trial->run_turns);
+			trial->base = cost && (!trial->base || cost < trial->base) ? cost : trial->base;
+			start_run(trial, FAR_BY_TCP);
+		}
+	}
+	remember(trial, send);
+}
+
+void far_trial_again(struct far_trial *trial)
+{
+	*trial = (struct far_trial){ .class = trial->class,
+				     .next_class = trial->next_class,
+				     .size = trial->size,
+				     .base_class = trial->base_class,
+				     .base = trial->base,
+				     .begun_ns = trial->begun_ns,
+				     .spent = trial->spent };
+}
+
+enum far_way far_trial_next(struct far_trial *trial, struct far_host *host, const struct far_send *send)
+{
+	uint64_t came = begin_send(trial, send);
+	uint32_t best;
+
+	if (trial->tries && trial->tries != trial->class)
+		release(trial, host, send->now);
+	if (trial->tries)
+		go_on(trial, host, send, came);
+	remember(trial, send);
 	if (trial->class && (trial->tries || claim(trial, host, trial->class - 1, send)))
 		return trial->way;
 	best = atomic_load_explicit(trial->class ? &host->classes[trial->class - 1].best : &host->lately,
 				    memory_order_relaxed);
 	return best ? best - 1 : FAR_BY_TCP;
+}
+
+bool far_trial_has_turns(const struct far_trial *trial)
+{
+	return !trial->tries && trial->class && is_turn(trial->class - 1);
 }
 
 bool far_trial_has_lost(const struct far_trial *trial, const struct far_host *host, uint64_t now)

@@ -7,7 +7,8 @@
  * tenth, and a run that shows that it is far worse ends at once.
  *
  * What a run costs in comparison with the best way that is known is added up, and the next one begins when the connection has been
- * at work for 20 times that; so much has to be over before the first one, too, which a way that is far worse can cost.
+ * at work for 20 times that; so much has to be over before the first one, too, which a way that is far worse can cost. TCP is measured
+ * before the connection has another way, and again in trials where that is not known.
  *
  * What came out is kept for each host and each kind of sends (a class): for a minute, twice as long each time that the same way
  * wins again, up to an hour. One connection of the process tries a class, all go by the outcome. The two ends of a connection may try at the same time: the runs of the accepting end are twice as long, so that
@@ -99,8 +100,10 @@ bool far_trial_is_vain(const struct far_host *host, uint64_t now);
 
 /* What one connection tries, under its lock `out` but for `came_ns`. Zeroes are a beginning. */
 struct far_trial {
-	bool accepts; /* the accepting end: set by the caller */
-	bool barren;  /* its lane does not get to the ring: it tries nothing any more */
+	bool accepts;	/* the accepting end: set by the caller */
+	int base_class; /* plus 1; 0: none: of what TCP alone was measured to cost, before there was another way */
+	uint64_t base;	/* that; 0: not known */
+	bool barren;	/* its lane does not get to the ring: it tries nothing any more */
 	/* What it does, from windows of sends */
 	int class, next_class; /* plus 1; 0: not known */
 	uint32_t sends, turns;
@@ -135,6 +138,15 @@ struct far_send {
 	uint64_t now;	  /* ns */
 };
 
+/*
+ * A send of a connection that has no queue pair yet. What TCP takes then, it is compared with: with one, it takes more, for both ends watch
+ * that, too.
+ */
+void far_trial_before(struct far_trial *trial, const struct far_send *send);
+
+/* There is a queue pair now, the first one or another: no trial is under way. */
+void far_trial_again(struct far_trial *trial);
+
 /* Returns the way that the send takes. */
 enum far_way far_trial_next(struct far_trial *trial, struct far_host *host, const struct far_send *send);
 
@@ -149,6 +161,9 @@ static inline bool far_trial_asks(const struct far_trial *trial)
 {
 	return !atomic_load_explicit(&trial->came_ns, memory_order_relaxed);
 }
+
+/* Whether the connection's sends are answered, and it is not at a trial. */
+bool far_trial_has_turns(const struct far_trial *trial);
 
 /* Whether the connection's sends are of a class that goes by TCP, for a while yet. */
 bool far_trial_has_lost(const struct far_trial *trial, const struct far_host *host, uint64_t now);

@@ -14,7 +14,7 @@
 #define SPIN_LEAST_NS 1000u /* shorter than that it is seldom: */
 #define SPIN_SKIPPED 32u    /* waits, in between */
 #define SPIN_AGAIN_NS 4000u /* then it begins with */
-#define SPIN_VAIN_MAX 4u    /* of those that have all their time, in a row */
+#define SPIN_VAIN_MAX 16u   /* of those that have all their time, in a row */
 
 struct spin {
 	uint32_t ns;   /* of the next one */

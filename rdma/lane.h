@@ -58,10 +58,11 @@ struct lane_shared {
 	_Atomic uint32_t raw;	     /* receives of raw bytes under way */
 	_Atomic uint32_t reader;     /* it has received by an intercepted call, and will go on so */
 	_Atomic uint32_t taken;	     /* bytes of the record at `head` that are consumed */
-	_Atomic uint32_t away;	     /* it has left, for itself */
+	_Atomic uint16_t away;	     /* it has left, for itself */
 	/* The rest of its line is of use between hosts alone, where `armed` is not seen by the other end (preload/far.h). */
-	_Atomic uint32_t waits; /* odd: it has armed, when it had seen the ring up to `seen` */
-	_Atomic uint64_t seen;	/* ring position up to which it knows what comes; all that it does obeys that */
+	_Atomic uint16_t unneeded; /* this end needs no ring for what it sends either */
+	_Atomic uint32_t waits;	   /* odd: it has armed, when it had seen the ring up to `seen` */
+	_Atomic uint64_t seen;	   /* ring position up to which it knows what comes; all that it does obeys that */
 	/* both: set by the consumer before it sleeps, cleared by the producer that rings */
 	_Alignas(LANE_LINE) _Atomic uint32_t armed;
 	_Atomic uint32_t leave; /* consumer: it leaves; the producer looks at this line anyway */

@@ -11,7 +11,7 @@ from apps import ADDRESS, BETWEEN_HOSTS, IS_ROOT, missing
 
 USER = {"user": "postgres", "group": "postgres", "extra_groups": []} if IS_ROOT else {}
 SIZES = [1, 1000, 70_000, 1_000_000, 3_000_000]
-# A queue pair is of one process, and here each connection goes from the one that accepted it to a child.
+# A queue pair is of one process, and here each connection goes from the one that accepted it to a child, which has another one only a second later.
 LANE = not BETWEEN_HOSTS
 
 

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from conftest import BUILD, environment
 
-WHOLE = ["blocking", "poll", "epoll", "ipv6", "mapped", "threads"]
+WHOLE = ["blocking", "poll", "epoll", "ipv6", "mapped", "threads", "clients"]
 FETCHED = [f"{path}-{name}" for path in ("zsdp", "azsdp") for name in ("stream", "poll", "overlap", "touch")] + ["azsdp-mprotect"]
 CASES = ["fork", "exit", "exit_unread", "exec", "exec_full", "dontwait", "cancelled"]
 CASES += [f"{path}-{name}" for path in ("zsdp", "azsdp") for name in CASES if name != "exit_unread"]
@@ -74,6 +74,14 @@ def test_no_byte_is_lost_when_this_end_goes_on_without_rdma(guest, step):
     guest.text(step)
     assert counted(guest, step, "rdma_meetings") > 0
     assert counted(guest, step, "ring_receive_bytes") > 0
+
+
+@pytest.mark.parametrize("step,process", [("forks", "the parent's"), ("heir", "the child's")])
+def test_connection_is_on_rdma_again_behind_a_fork(guest, step, process):
+    guest.text(step)
+    assert counted(guest, step, "rdma_returns") == 2, process
+    # By the ring of the first queue pair, and by that of the second one.
+    assert counted(guest, step, "takeovers") >= 3
 
 
 @pytest.mark.parametrize("step", BREAKS)

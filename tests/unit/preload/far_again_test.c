@@ -202,12 +202,32 @@ static void former_queue_pair_stays_while_a_thread_is_at_it(void **state)
 static void connection_that_was_left_for_good_stays_on_tcp(void **state)
 {
 	exchange();
-	far_part_ways(conns[CLIENT], engine_of(CLIENT), ends[CLIENT]);
+	far_parts_for_good(conns[CLIENT], engine_of(CLIENT), ends[CLIENT]);
 	plug_give_up(atomic_load(&fars[SERVER].link));
 	exchange();
 	assert_false(rests(CLIENT));
 	assert_true(rests(SERVER));
 	assert_false(on_ring(CLIENT) || on_ring(SERVER));
+}
+
+/* As one does whose exec has failed: its lanes have to be where it left them. */
+static void nothing_begins_where_somebody_came_in_between(void **state)
+{
+	struct holders *holders = &engine_of(CLIENT)->holders;
+	const struct lane_shared *before = engine_of(CLIENT)->channel.out.shared;
+	struct holder other;
+
+	exchange();
+	break_both();
+	exchange();
+	assert_true(rests(CLIENT) && rests(SERVER));
+	far_seek(conns[CLIENT], engine_of(CLIENT), &fars[CLIENT]);
+	other = holders_start(holders, 1);
+	holders_leave(holders, &other);
+	assert_false(meet());
+	assert_ptr_equal(engine_of(CLIENT)->channel.out.shared, before);
+	exchange();
+	assert_false(on_ring(CLIENT));
 }
 
 static void pause_doubles_up_to_a_minute(void **state)
@@ -361,6 +381,7 @@ int main(void)
 		CASE(break_during_the_next_meeting_leaves_the_connection_on_tcp),
 		CASE(former_queue_pair_stays_while_a_thread_is_at_it),
 		CASE(connection_that_was_left_for_good_stays_on_tcp),
+		CASE(nothing_begins_where_somebody_came_in_between),
 		CASE(pause_doubles_up_to_a_minute),
 		CASE(sources_of_the_next_queue_pair_are_its_own),
 		CASE(no_byte_is_lost_whatever_comes_when),

@@ -338,6 +338,22 @@ static void cancelled_thread_rises(void **state)
 	assert_false(atomic_load(&far.rests));
 }
 
+/* A peer that wishes for doorbells has nobody else who would ring; what it wished for before the lane was on the ring says nothing. */
+static void agent_leaves_a_lane_that_has_just_come_to_its_ring(void **state)
+{
+	struct engine *engine = atomic_load(&conns[1]->engine);
+	struct lane_shared *out = engine->channel.out.shared;
+
+	atomic_store(&far.used, true);
+	atomic_store(&out->waits, 1);
+	assert_false(far_leaves_to_program(conns[1], engine, &far));
+	assert_false(far_leaves_to_program(conns[1], engine, &far));
+	atomic_store(&far.enters, true);
+	assert_true(far_leaves_to_program(conns[1], engine, &far));
+	atomic_store(&out->waits, 3);
+	assert_false(far_leaves_to_program(conns[1], engine, &far));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -352,6 +368,7 @@ int main(void)
 		CASE(socket_that_does_not_wait_does_not_sleep),
 		CASE(second_thread_sleeps_by_the_socket),
 		CASE(cancelled_thread_rises),
+		CASE(agent_leaves_a_lane_that_has_just_come_to_its_ring),
 	};
 #undef CASE
 

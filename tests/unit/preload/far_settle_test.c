@@ -54,6 +54,7 @@ static void settle(int end)
 static void assert_is_over(int end)
 {
 	assert_false(engine_reads(engine_of(end)));
+	assert_false(engine_is_there(conns[end])); /* its calls don't even ask */
 	assert_null(atomic_load(&fars[end].link));
 	assert_int_equal(told(end, REASON_RDMA_BROKEN), 0);
 	atomic_store(&fars[end].asked, false);
@@ -225,6 +226,56 @@ static void end_waits_for_twice_the_time_that_it_took_to_find_out(void **state)
 	assert_true(atomic_load(&fars[CLIENT].unwanted));
 }
 
+static void client_finds_tcp_better(void)
+{
+	both_compare();
+	ahead += 5 * NS_PER_SEC;
+	while (!told(CLIENT, REASON_RDMA_SLOWER))
+		exchange_slowly_by_ring();
+	serve(CLIENT);
+	serve(SERVER);
+}
+
+/* It says so at once, and who only receives has no use for it either. */
+static void who_only_receives_follows_at_once(void **state)
+{
+	both_compare();
+	assert_false(far_compare_needs_none(engine_of(SERVER)));
+	client_finds_tcp_better();
+	assert_true(far_compare_needs_none(engine_of(SERVER)));
+	assert_true(atomic_load(&fars[SERVER].tells)); /* its agent is to look */
+	assert_false(atomic_load(&fars[CLIENT].unwanted));
+}
+
+static void who_sends_is_asked_for_what_it_found(void **state)
+{
+	struct far_trial *trial = &engine_of(SERVER)->far.trial;
+
+	client_finds_tcp_better();
+	trial->class = 1; /* a stream, of which nothing is known */
+	assert_false(far_compare_needs_none(engine_of(SERVER)));
+	trial->class =
+		FAR_CLASSES; /* turns, of which nothing is known: they follow, but not in the middle of a trial */
+	trial->tries = FAR_CLASSES;
+	assert_false(far_compare_needs_none(engine_of(SERVER)));
+	trial->tries = 0;
+	assert_true(far_compare_needs_none(engine_of(SERVER)));
+	trial->class = engine_of(CLIENT)->far.trial.class;
+	assert_true(far_compare_needs_none(engine_of(SERVER)));
+}
+
+static void nobody_waits_for_a_peer_that_has_said_so(void **state)
+{
+	client_finds_tcp_better();
+	exchange_slowly_by_ring();
+	assert_false(atomic_load(&fars[CLIENT].unwanted));
+	atomic_store(&engine_of(SERVER)->channel.in.shared->unneeded, 1);
+	serve(SERVER);
+	serve(CLIENT);
+	exchange_slowly_by_ring();
+	assert_true(atomic_load(&fars[CLIENT].unwanted));
+}
+
 /* Steps of all kinds in any order --------------------------------------------------------------------------------- */
 
 static void step(void)
@@ -299,6 +350,9 @@ int main(void)
 		CASE(queue_pair_that_breaks_by_itself_gets_a_successor),
 		CASE(former_queue_pair_is_closed_when_nobody_is_at_it),
 		CASE(end_waits_for_twice_the_time_that_it_took_to_find_out),
+		CASE(who_only_receives_follows_at_once),
+		CASE(who_sends_is_asked_for_what_it_found),
+		CASE(nobody_waits_for_a_peer_that_has_said_so),
 		CASE(no_byte_is_lost_whenever_it_goes),
 	};
 #undef CASE

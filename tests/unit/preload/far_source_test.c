@@ -227,7 +227,7 @@ static void sources_are_kept_when_the_queue_pair_breaks(void **state)
 	assert_int_equal(source_taken(lane_from(0), number), 0);
 	engine_of(0)->far.entry_at = 0;
 	reads.given_up = true;
-	far_part_ways(conns[0], engine_of(0), ends[0]);
+	far_parts(conns[0], engine_of(0), ends[0]);
 	assert_int_equal(source_taken(lane_from(0), number), SIZE_MAX);
 	assert_int_equal(reads.hidden, 3);
 }
@@ -264,7 +264,7 @@ static void switch_behind_what_can_t_be_fetched_does_not_count(void **state)
 	assert_true(lock_take(&engine_of(0)->out, &hold));
 	engine_switch_back(conns[0], engine_of(0), ends[0]);
 	lock_give(&engine_of(0)->out, &hold);
-	far_part_ways(conns[0], engine_of(0), ends[0]);
+	far_parts(conns[0], engine_of(0), ends[0]);
 	memset(source, 'y', sizeof(source));
 	assert_int_equal(receive_some(1, sink, sizeof(sink), MSG_WAITALL), sizeof(sink));
 	assert_int_equal(sink[0], 'x');

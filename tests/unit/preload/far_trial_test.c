@@ -132,6 +132,77 @@ static void turns_are_compared_by_the_time_to_the_answer(void **state)
 	assert_int_equal(atomic_load(&found(TURN)->best), FAR_BY_TCP + 1);
 }
 
+/* Before it has a queue pair: turns of so many ns each. */
+static void turns_before(struct end *end, unsigned int count, uint64_t ns)
+{
+	for (unsigned int i = 0; i < count; i++) {
+		const struct far_send send = { 64, end->at, 0, false, now };
+
+		far_trial_before(&end->trial, &send);
+		end->at += 64;
+		now += ns;
+		far_trial_came(&end->trial, now);
+		now += 5 * US;
+	}
+}
+
+/* Turns of a connection that has no queue pair, then of one that has: its TCP is slower then. Returns the way that is found. */
+static enum far_way way_after(unsigned int alone_us, const struct costs *costs)
+{
+	struct end end = { 0 };
+
+	fresh(NULL);
+	if (alone_us)
+		turns_before(&end, 200, alone_us * US);
+	far_trial_again(&end.trial);
+	turns(&end, 20000, 64, costs);
+	return atomic_load(&found(TURN)->best) - 1;
+}
+
+static void tcp_without_a_queue_pair_is_what_is_compared_with(void **state)
+{
+	const struct costs costs = { { 150, 120 }, 1000, 0, 0 };
+
+	assert_int_equal(way_after(0, &costs), FAR_BY_RING); /* it is not known */
+	assert_int_equal(way_after(100, &costs), FAR_BY_TCP);
+	assert_int_equal(atomic_load(&found(TURN)->cost[FAR_BY_TCP]), 100 * US);
+	assert_int_equal(way_after(140, &costs), FAR_BY_RING);
+}
+
+/* Three runs, and what leads them. */
+static void tcp_is_not_tried_once_more(void **state)
+{
+	const struct costs costs = { { 100, 80 }, 1000, 0, 0 };
+	struct end end = { 0 };
+	unsigned int count = 0;
+
+	turns_before(&end, 5000, 100 * US);
+	far_trial_again(&end.trial);
+	for (; !atomic_load(&found(TURN)->best); count++)
+		turns(&end, 1, 64, &costs);
+	assert_in_range(count, 3 * 32, 3 * 32 + 3 * 8);
+	assert_int_equal(end.sends[FAR_BY_TCP], 0);
+}
+
+/* What was measured of small sends says nothing of large ones. */
+static void what_else_was_done_before_does_not_count(void **state)
+{
+	struct costs costs = { { 1000, 1500, 1500, 1500 }, 1000, 4 << 20, 0 };
+	struct end end = { 0 };
+
+	turns_before(&end, 200, US / 2);
+	for (unsigned int i = 0; i < 120; i++) { /* not a run, with what leads it */
+		const struct far_send send = { 64 << 10, end.at, 0, true, now };
+
+		far_trial_before(&end.trial, &send);
+		end.at += 64 << 10;
+		now += 60 * US;
+	}
+	far_trial_again(&end.trial);
+	sends(&end, 40000, 64 << 10, &costs);
+	assert_in_range(atomic_load(&found(2)->cost[FAR_BY_TCP]), 14000, 17000); /* 1000 us for 64 KiB, in ns a KiB */
+}
+
 static void small_gain_is_none(void **state)
 {
 	const struct costs costs = { { 100, 95 }, 1000, 0, 0 };
@@ -154,12 +225,15 @@ static double share_spent(const struct end *end, const struct costs *costs, uint
 
 static void way_that_is_far_worse_is_left_at_once(void **state)
 {
-	struct costs costs = { { 100, 20000 }, 1000, 0, 0 };
-	struct end end = { 0 }, other = { 0 };
+	struct costs costs = { { 100, 20000 }, 1000, 0, 0 }, worse = { { 100, 2000 }, 1000, 0, 0 };
+	struct end end = { 0 }, other = { 0 }, warm = { 0 };
 
 	turns(&end, 20000, 64, &costs);
 	assert_int_equal(atomic_load(&found(TURN)->best), FAR_BY_TCP + 1);
-	assert_in_range(end.sends[FAR_BY_RING], 2, 4);
+	assert_in_range(end.sends[FAR_BY_RING], 2, 8);
+	fresh(NULL);
+	turns(&warm, 20000, 64, &worse); /* what leads is over sooner */
+	assert_in_range(warm.sends[FAR_BY_RING], 2 * 8, 2 * 12);
 	sends(&other, 20000, 20000, &costs);
 	assert_int_equal(atomic_load(&found(1)->best), FAR_BY_TCP + 1);
 	assert_in_range(other.sends[FAR_BY_RING], 2, 12);
@@ -421,6 +495,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(better_way_is_taken, fresh),
 		cmocka_unit_test_setup(turns_are_compared_by_the_time_to_the_answer, fresh),
+		cmocka_unit_test_setup(tcp_without_a_queue_pair_is_what_is_compared_with, fresh),
+		cmocka_unit_test_setup(tcp_is_not_tried_once_more, fresh),
+		cmocka_unit_test_setup(what_else_was_done_before_does_not_count, fresh),
 		cmocka_unit_test_setup(small_gain_is_none, fresh),
 		cmocka_unit_test_setup(way_that_is_far_worse_is_left_at_once, fresh),
 		cmocka_unit_test_setup(trials_take_a_few_per_cent_of_the_time, fresh),

@@ -378,6 +378,43 @@ static void returns_client(struct stream *stream, char *self)
 	fprintf(stderr, "%llu bytes\n", (unsigned long long)stream->sent);
 }
 
+/* forks: while a child has the connection, too, it goes by TCP; then the parent's goes over RDMA again. */
+static void forks_client(struct stream *stream, char *self)
+{
+	int status, go_on[2];
+	pid_t child;
+
+	check(!pipe(go_on), "pipe");
+	child = fork();
+	check(child >= 0, "fork");
+	if (!child) {
+		await(go_on);
+		_exit(0);
+	}
+	for (int i = 0; i < ROUNDS; i++) {
+		put(stream, PART, 0);
+		take(stream, PART);
+	}
+	tell(go_on);
+	check(waitpid(child, &status, 0) == child && !status, "child");
+	returns_client(stream, self);
+}
+
+/* heir: the same of the child's, behind the parent's close. */
+static void heir_server(struct stream *stream)
+{
+	pid_t child = fork();
+	int status;
+
+	check(child >= 0, "fork");
+	if (!child) {
+		echo_server(stream);
+		_exit(0);
+	}
+	close(stream->fd);
+	check(waitpid(child, &status, 0) == child && !status, "child");
+}
+
 static const struct {
 	const char *name;
 	void (*server)(struct stream *stream);
@@ -392,6 +429,8 @@ static const struct {
 	{ "dontwait", dontwait_server, dontwait_client, false },
 	{ "cancelled", echo_server, cancelled_client, false },
 	{ "returns", echo_server, returns_client, false },
+	{ "forks", echo_server, forks_client, false },
+	{ "heir", heir_server, returns_client, false },
 };
 
 static int listen_at(const char *address, struct sockaddr_in *out)
