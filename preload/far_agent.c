@@ -21,8 +21,10 @@
 
 #define STACK_BYTES (256 * 1024)
 #define ROUNDS 16
-#define ADOPTS_NS NS_PER_SEC /* until a child looks again whether it holds a connection alone */
-#define TICK_MS 4	     /* after which it looks whether the program serves yet what was left to it */
+#define ADOPTS_NS NS_PER_SEC	 /* until a child looks again whether it holds a connection alone */
+#define LOCK_NS (60 * NS_PER_MS) /* for a lane that somebody else is at: it asks for the holder meanwhile */
+#define TICK_MS 4		 /* after which it looks whether the program serves yet what was left to it */
+_Static_assert(LOCK_NS > LOCK_PATIENCE_NS, "that a holder was killed is found out");
 
 enum { ABSENT, STARTING, RUNNING, FAILED };
 
@@ -93,16 +95,30 @@ void far_unwatch(int fd)
 	table_own_drop(fd);
 }
 
-static void serve_lanes(struct conn *conn, struct engine *engine, int fd)
+/*
+ * Who takes a lane to where it ends, for a program that is to be executed, holds its lock until the peer has answered. Others are served
+ * meanwhile, and the break that the peer is to answer is told.
+ */
+static bool take_soon(struct lock *lock, struct lock_hold *hold, bool *busy)
+{
+	bool taken = lock_take_until(lock, hold, clock_now() + LOCK_NS);
+
+	*busy |= !taken && !lock_is_lost(lock);
+	return taken;
+}
+
+/* Returns false if somebody else is at it: then it comes again. */
+static bool serve_lanes(struct conn *conn, struct engine *engine, int fd)
 {
 	struct lock_hold hold;
+	bool busy = false;
 
-	if (lock_take(&engine->in, &hold)) {
+	if (take_soon(&engine->in, &hold, &busy)) {
 		if (!engine_is_closing(conn))
 			far_look(conn, engine, fd);
 		lock_give(&engine->in, &hold);
 	}
-	if (lock_take(&engine->out, &hold)) {
+	if (take_soon(&engine->out, &hold, &busy)) {
 		if (!engine_is_closing(conn)) {
 			far_step_out(conn, engine, fd);
 			if (far_compare_needs_none(engine))
@@ -113,6 +129,9 @@ static void serve_lanes(struct conn *conn, struct engine *engine, int fd)
 		}
 		lock_give(&engine->out, &hold);
 	}
+	if (busy && conn->far)
+		atomic_store(&conn->far->tells, true);
+	return !busy;
 }
 
 /* What there is at present: of a meeting, or of the lanes. */
@@ -121,12 +140,14 @@ static struct verbs_conn *link_of(struct far *far)
 	return far->opening ? far->opening : atomic_load(&far->link);
 }
 
-static void look_at_link(struct conn *conn, struct engine *engine, struct far *far, int fd)
+/* Returns false if somebody else is at it. */
+static bool look_at_link(struct conn *conn, struct engine *engine, struct far *far, int fd)
 {
 	if (far->opening)
 		far_meet_step(conn, engine, far);
 	else if (atomic_load(&far->link)) /* else given up by now */
-		serve_lanes(conn, engine, fd);
+		return serve_lanes(conn, engine, fd);
+	return true;
 }
 
 /* Before it sleeps. Returns whether there is nothing more to do. */
@@ -141,7 +162,7 @@ static bool arm(struct far *far)
 static void serve_link(struct conn *conn, struct engine *engine, struct far *far, int fd)
 {
 	struct verbs_conn *link;
-	bool armed = false;
+	bool armed = false, free = true;
 
 	if (far_leaves_to_program(conn, engine, far)) {
 		atomic_store(&far->left, true);
@@ -149,17 +170,20 @@ static void serve_link(struct conn *conn, struct engine *engine, struct far *far
 	}
 	/* Before it arms: whoever takes its event from here on tells it. */
 	atomic_store(&far->left, false);
-	for (int i = 0; i < ROUNDS && !armed && link_of(far); i++) {
+	link = link_of(far);
+	if (link && far_verbs->state(link, NULL) == VERBS_BROKEN) /* by a child of vfork, it may be */
+		far_verbs->tell_broken(link);
+	for (int i = 0; i < ROUNDS && !armed && free && link_of(far); i++) {
 		far_verbs->woke(link_of(far));
-		look_at_link(conn, engine, far, fd);
+		free = look_at_link(conn, engine, far, fd);
 		armed = arm(far);
 		/* What a thread of the program has taken from the device before there was an event to come. */
-		look_at_link(conn, engine, far, fd);
+		free = free && look_at_link(conn, engine, far, fd);
 	}
 	link = link_of(far);
 	if (link && far_verbs->state(link, NULL) != VERBS_BROKEN) /* a broken one is readable for ever */
 		watch(far, far_verbs->fd(link), EPOLL_CTL_MOD);
-	if (link && !armed)
+	if (link && !armed && free)
 		far_kick();
 }
 
@@ -234,8 +258,9 @@ static bool owes(struct conn *conn)
 	const struct engine *engine = atomic_load(&conn->engine);
 	const struct far *far = conn->far;
 
-	/* To TCP what the queue pair has not brought; or to the device, what somebody is at yet. */
-	return far && engine && (engine->far.out == FAR_OUT_OWES || far->former);
+	/* To TCP what the queue pair has not brought; to the device, what somebody is at yet; or a look at lanes that somebody had. */
+	return far && engine &&
+	       (engine->far.out == FAR_OUT_OWES || far->former || (atomic_load(&far->tells) && conn_fd(conn) >= 0));
 }
 
 static void serve_all(void)

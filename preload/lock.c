@@ -59,21 +59,26 @@ static void lose(struct lock *lock, uint32_t word)
 		sys_call(SYS_futex, (long)&lock->word, FUTEX_WAKE, INT_MAX, 0, 0, 0);
 }
 
-/* A wait, as long as the lock's word stays what it is. */
 struct patience {
-	uint32_t word;
+	uint32_t word; /* as long as the lock's stays what it is, */
 	uint64_t since;
+	uint64_t until; /* LOCK_FOREVER, or when the wait is over */
 };
 
 /* Sleeps until the lock is given back. Returns whether it was not, for so long that it is time to ask for the holder. */
 static bool sleeps_long(struct lock *lock, uint32_t word, struct patience *patience)
 {
-	const struct timespec most = { .tv_nsec = LOCK_PATIENCE_NS };
-	bool asks = atomic_load(&lock->kind) != LOCK_PRIVATE;
+	struct timespec most = { .tv_nsec = LOCK_PATIENCE_NS };
+	bool asks = atomic_load(&lock->kind) != LOCK_PRIVATE, ends = patience->until != LOCK_FOREVER;
+	uint64_t now = asks || ends ? clock_now() : 0;
 
-	if (asks && patience->word != word)
-		*patience = (struct patience){ word, clock_now() };
-	sys_call(SYS_futex, (long)&lock->word, FUTEX_WAIT, (long)(int)word, asks ? (long)&most : 0, 0, 0);
+	if (ends && patience->until < now + LOCK_PATIENCE_NS)
+		most.tv_nsec = patience->until > now ? (long)(patience->until - now) : 0;
+	if (asks && patience->word != word) {
+		patience->word = word;
+		patience->since = now;
+	}
+	sys_call(SYS_futex, (long)&lock->word, FUTEX_WAIT, (long)(int)word, asks || ends ? (long)&most : 0, 0, 0);
 	/* By the clock, for signals may end each sleep. */
 	if (!asks || clock_now() - patience->since < LOCK_PATIENCE_NS)
 		return false;
@@ -88,9 +93,9 @@ static bool is_own(struct lock *lock)
 	return lock_depth > 1 || atomic_load(&lock->kind) == LOCK_PRIVATE;
 }
 
-bool lock_wait(struct lock *lock)
+bool lock_wait(struct lock *lock, uint64_t until)
 {
-	struct patience patience = { 0 };
+	struct patience patience = { .until = until };
 	uint32_t self = lock_self();
 
 	for (;;) {
@@ -112,6 +117,9 @@ bool lock_wait(struct lock *lock)
 			return false;
 		if (!(word & LOCK_WAITERS) && !atomic_compare_exchange_weak(&lock->word, &word, word | LOCK_WAITERS))
 			continue;
+		/* With the mark set: the wake may have been ours, and others sleep yet. */
+		if (until != LOCK_FOREVER && clock_now() >= until)
+			return false;
 		word |= LOCK_WAITERS;
 		if (sleeps_long(lock, word, &patience) && (holder == self || is_gone(lock, holder)))
 			lose(lock, word);

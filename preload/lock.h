@@ -87,14 +87,30 @@ static inline bool lock_is_lost(struct lock *lock)
 	return (atomic_load(&lock->word) & ~LOCK_WAITERS) == LOCK_LOST;
 }
 
-/* Takes the lock. Returns false if this thread has it already, or if it is lost; then nothing is to be given back. */
-bool lock_wait(struct lock *lock);
+#define LOCK_FOREVER UINT64_MAX
+
+/*
+ * Takes the lock, until `until` (ns, clock_now()) or LOCK_FOREVER. Returns false if this thread has it already, if it is lost, or if it is
+ * somebody's still; then nothing is to be given back.
+ */
+bool lock_wait(struct lock *lock, uint64_t until);
 
 static inline bool lock_take(struct lock *lock, struct lock_hold *hold)
 {
 	lock_deeper();
 	hold->lock = lock;
-	if (__builtin_expect(lock_free_now(lock), 1) || lock_wait(lock))
+	if (__builtin_expect(lock_free_now(lock), 1) || lock_wait(lock, LOCK_FOREVER))
+		return true;
+	lock_less_deep();
+	return false;
+}
+
+/* The same of somebody who has others to serve. */
+static inline bool lock_take_until(struct lock *lock, struct lock_hold *hold, uint64_t until)
+{
+	lock_deeper();
+	hold->lock = lock;
+	if (lock_free_now(lock) || lock_wait(lock, until))
 		return true;
 	lock_less_deep();
 	return false;

@@ -38,5 +38,6 @@ __attribute__((visibility("default"))) const struct verbs_table zc_verbs = {
 	.hide = verbs_hide,
 	.invalidate = verbs_invalidate,
 	.give_up = verbs_give_up,
+	.tell_broken = verbs_tell_broken,
 	.close = verbs_close,
 };

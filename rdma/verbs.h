@@ -41,7 +41,7 @@
 
 #define VERBS_LIBRARY "libzc-verbs.so"
 #define VERBS_SYMBOL "zc_verbs" /* a struct verbs_table */
-#define VERBS_TABLE_VERSION 6u
+#define VERBS_TABLE_VERSION 7u
 
 /* Why there is no connection, or no longer one. */
 #define VERBS_TROUBLES(TROUBLE)                                                                                        \
@@ -223,6 +223,11 @@ struct verbs_table {
 
 	/* Breaks a connection that the peer has given up, as it has told in another way: who only receives may never notice. */
 	void (*give_up)(struct verbs_conn *conn);
+	/*
+	 * Tells the peer that the connection is broken, if whoever broke it could not: a child of vfork may not speak to rdma_cm, nor may a
+	 * program that has changed its user. Not to be called by such a child: this ends what its parent has.
+	 */
+	void (*tell_broken)(struct verbs_conn *conn);
 	/* Ends a connection; what is under way is lost. */
 	void (*close)(struct verbs_conn *conn);
 };

@@ -2,6 +2,7 @@
 /* The life of a connection, and what the device and rdma_cm tell about it. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -108,8 +109,10 @@ void conn_break(struct verbs_conn *conn, enum verbs_trouble trouble)
 	atomic_store(&conn->trouble, trouble);
 	atomic_store_explicit(&conn->state, VERBS_BROKEN, memory_order_release);
 	/* From here on nothing is accepted from the peer, and all that was posted comes back; then it is settled. */
-	if (conn->qp && rdma_disconnect(conn->id))
+	if (conn->qp && rdma_disconnect(conn->id)) {
 		ibv_modify_qp(conn->qp, &error, IBV_QP_STATE);
+		conn->untold = true;
+	}
 }
 
 enum verbs_state verbs_state(struct verbs_conn *conn, enum verbs_trouble *trouble)
@@ -252,6 +255,28 @@ void verbs_give_up(struct verbs_conn *conn)
 	int held = verbs_take(&conn->lock);
 
 	conn_break(conn, VERBS_PEER_GONE);
+	verbs_give(&conn->lock, held);
+}
+
+/*
+ * The kernel takes rdma_cm's words only with the credentials that its descriptor was opened with (ib_safe_file_access()), but tells the
+ * peer as well when the descriptor is closed. Its number stays: rdma_cm goes on to use it.
+ */
+static void end_channel(struct verbs_conn *conn)
+{
+	int number = conn->events->fd;
+
+	epoll_ctl(conn->fd, EPOLL_CTL_DEL, number, NULL);
+	dup3(conn->fd, number, O_CLOEXEC);
+}
+
+void verbs_tell_broken(struct verbs_conn *conn)
+{
+	int held = verbs_take(&conn->lock);
+
+	if (conn->untold && rdma_disconnect(conn->id) && errno == EACCES)
+		end_channel(conn);
+	conn->untold = false;
 	verbs_give(&conn->lock, held);
 }
 

@@ -68,6 +68,7 @@ struct verbs_conn {
 	_Atomic enum verbs_state state;
 	_Atomic enum verbs_trouble trouble;
 	bool accepting, heard; /* heard: the connecting end's grant has come */
+	bool untold;	       /* it has broken, and rdma_cm did not take that */
 	struct verbs_setup setup;
 	struct verbs_tuple tuple;
 
@@ -172,6 +173,7 @@ int verbs_woke(struct verbs_conn *conn);
 int verbs_rest(struct verbs_conn *conn);
 void verbs_rise(struct verbs_conn *conn, bool told);
 void verbs_give_up(struct verbs_conn *conn);
+void verbs_tell_broken(struct verbs_conn *conn);
 void verbs_close(struct verbs_conn *conn);
 
 /* verbs_move.c: the data path. Those with conn_ are called under the connection's lock. */

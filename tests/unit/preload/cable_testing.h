@@ -225,6 +225,10 @@ static void plug_give_up(struct verbs_conn *conn)
 	plug_of(conn)->trouble = VERBS_PEER_GONE;
 }
 
+static void plug_tells_itself(struct verbs_conn *conn)
+{
+}
+
 static void plug_close(struct verbs_conn *conn)
 {
 	struct plug *plug = plug_of(conn);
@@ -269,6 +273,7 @@ static const struct verbs_table cable_device = {
 	.hide = plug_hide,
 	.invalidate = plug_invalidate,
 	.give_up = plug_give_up,
+	.tell_broken = plug_tells_itself,
 	.close = plug_close,
 };
 

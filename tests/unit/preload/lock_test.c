@@ -222,6 +222,38 @@ static void test_a_killed_waker_wakes_nobody(void **state)
 	reap(holder);
 }
 
+static void test_who_has_others_to_serve_does_not_wait_for_ever(void **state)
+{
+	struct lock_hold hold;
+	pid_t holder = fork_holder();
+
+	assert_false(lock_take_until(lock, &hold, clock_now() + NS_PER_MS));
+	assert_false(lock_is_lost(lock));
+	assert_int_equal(lock_depth, 0);
+	/* A wake may have been meant for it, of which there is one for all: the holder has to wake the next. */
+	assert_int_equal(atomic_load(&lock->word), (uint32_t)holder | LOCK_WAITERS);
+	tell(to_child);
+	assert_int_equal(reap(holder), 0);
+	assert_true(lock_take_until(lock, &hold, 0));
+	lock_give(lock, &hold);
+}
+
+static void test_it_is_given_the_lock_in_time(void **state)
+{
+	struct lock_hold hold;
+	pid_t holder = fork_holder();
+
+	tell(to_child);
+	assert_true(lock_take_until(lock, &hold, LOCK_FOREVER));
+	lock_give(lock, &hold);
+	assert_int_equal(reap(holder), 0);
+	holder = fork_holder();
+	kill_unreaped(holder);
+	assert_false(lock_take_until(lock, &hold, clock_now() + 2ull * LOCK_PATIENCE_NS));
+	assert_lost();
+	reap(holder);
+}
+
 static void test_ones_own_is_told_from_a_namesakes(void **state)
 {
 	struct lock_hold hold, again;
@@ -264,6 +296,8 @@ int main(void)
 		TEST(test_a_living_holder_keeps_it),
 		TEST(test_who_has_other_numbers_is_not_asked_for),
 		TEST(test_a_killed_waker_wakes_nobody),
+		TEST(test_who_has_others_to_serve_does_not_wait_for_ever),
+		TEST(test_it_is_given_the_lock_in_time),
 		TEST(test_ones_own_is_told_from_a_namesakes),
 		TEST(test_a_number_is_kept_by_its_own_process_alone),
 	};

@@ -224,6 +224,20 @@ static void exec_full_server(struct stream *stream)
 	exec_both(stream, OVER);
 }
 
+/* This end's sends go by TCP afterwards: when the ring was full, nobody received. */
+static void go_to_tcp(struct stream *stream)
+{
+	put(stream, OVER, 0);
+	tell(to_server);
+}
+
+static void setuid_server(struct stream *stream)
+{
+	await(to_server);
+	take(stream, OVER);
+	exec_both(stream, PART);
+}
+
 static void exec_again(const struct stream *stream, char *self, size_t bytes)
 {
 	char fd[16], sent[24], received[24], left[24];
@@ -245,6 +259,14 @@ static void exec_client(struct stream *stream, char *self)
 static void exec_full_client(struct stream *stream, char *self)
 {
 	exec_again(stream, self, OVER);
+}
+
+/* setuid: the same of a program that may not speak to rdma_cm any more. The user is the same, the credentials are others. */
+static void setuid_client(struct stream *stream, char *self)
+{
+	check(!setuid(getuid()), "setuid");
+	go_to_tcp(stream);
+	exec_again(stream, self, PART);
 }
 
 static int after_exec(char **argv)
@@ -400,6 +422,37 @@ static void forks_client(struct stream *stream, char *self)
 	returns_client(stream, self);
 }
 
+/*
+ * vfork: a child's program inherits the connection and does nothing. This end sends by TCP at that time, so nothing comes
+ * from it that would tell the server of the break, whose bytes are all here.
+ */
+static void vfork_server(struct stream *stream)
+{
+	await(to_server);
+	take(stream, OVER);
+	put(stream, PART, 0);
+	take(stream, PART);
+	put(stream, PART, 0);
+	expect_end(stream);
+}
+
+static void vfork_client(struct stream *stream, char *self)
+{
+	int status;
+	pid_t child;
+
+	go_to_tcp(stream);
+	take(stream, PART);
+	child = vfork();
+	if (!child) {
+		execl("/bin/true", "true", (char *)NULL);
+		_exit(1);
+	}
+	check(child > 0 && waitpid(child, &status, 0) == child && !status, "child");
+	put(stream, PART, 0);
+	take(stream, PART);
+}
+
 /* heir: the same of the child's, behind the parent's close. */
 static void heir_server(struct stream *stream)
 {
@@ -426,6 +479,8 @@ static const struct {
 	{ "exit_unread", exit_unread_server, exit_unread_client, false },
 	{ "exec", exec_server, exec_client, false },
 	{ "exec_full", exec_full_server, exec_full_client, false },
+	{ "setuid", setuid_server, setuid_client, false },
+	{ "vfork", vfork_server, vfork_client, false },
 	{ "dontwait", dontwait_server, dontwait_client, false },
 	{ "cancelled", echo_server, cancelled_client, false },
 	{ "returns", echo_server, returns_client, false },
