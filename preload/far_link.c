@@ -114,6 +114,23 @@ static void *open_plug_in(void)
 	return found ? found : open_by_loader(VERBS_LIBRARY);
 }
 
+static void enter_plug_in(void)
+{
+	lock_deeper();
+}
+
+static void leave_plug_in(void)
+{
+	lock_less_deep();
+}
+
+static const struct verbs_owner owner = {
+	.keep = table_own_keep, /* they outlive closefrom() and the like */
+	.drop = table_own_drop,
+	.enter = enter_plug_in,
+	.leave = leave_plug_in,
+};
+
 bool far_load(void)
 {
 	const struct verbs_table *found;
@@ -127,7 +144,7 @@ bool far_load(void)
 		log_info("no transport between hosts: %s", plug_in ? "another version of " VERBS_LIBRARY : dlerror());
 		return false;
 	}
-	found->set_owner(table_own_keep, table_own_drop); /* they outlive closefrom() and the like */
+	found->set_owner(&owner);
 	far_verbs = found;
 	return true;
 }

@@ -129,6 +129,17 @@ struct verbs_listener;
 struct verbs_request;
 struct verbs_region;
 
+/* Whose process it is. NULL: nobody wants to know. */
+struct verbs_owner {
+	/* Of each descriptor that the plug-in and its libraries keep, and before it is closed. */
+	void (*keep)(int fd), (*drop)(int fd);
+	/*
+	 * Before a thread takes a lock of the plug-in's, and when it has given it back: a signal's handler in between, which may send on
+	 * the same connection, would wait for its own thread.
+	 */
+	void (*enter)(void), (*leave)(void);
+};
+
 struct verbs_table {
 	uint32_t version, bytes; /* VERBS_TABLE_VERSION, sizeof(struct verbs_table) */
 
@@ -141,8 +152,8 @@ struct verbs_table {
 	const char *(*tell)(enum verbs_trouble trouble);
 	/* Limits the memory that caches hold registered; by default a part of what may be locked. */
 	void (*set_budget)(size_t bytes);
-	/* Before anything is opened: who is told of each descriptor that the plug-in and its libraries keep, and before it is closed. */
-	void (*set_owner)(void (*keep)(int fd), void (*drop)(int fd));
+	/* Before anything is opened. */
+	void (*set_owner)(const struct verbs_owner *owner);
 
 	/*
 	 * Listens on an address and port in RDMA's own space of TCP ports; port 0 chooses. Ownership: listener_close(). Returns 0

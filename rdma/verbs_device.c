@@ -132,28 +132,25 @@ static void region_drop(void *context, void *handle)
 
 static const struct verbs_cache_ops region_ops = { region_add, region_drop };
 
-static struct {
-	void (*keep)(int fd), (*drop)(int fd);
-} owner;
+struct verbs_owner verbs_owner;
 
-void verbs_set_owner(void (*keep)(int fd), void (*drop)(int fd))
+void verbs_set_owner(const struct verbs_owner *owner)
 {
-	owner.keep = keep;
-	owner.drop = drop;
+	verbs_owner = *owner;
 }
 
 int own_keep(int fd)
 {
 	fd = sys_fd_raise(fd);
-	if (fd >= 0 && owner.keep)
-		owner.keep(fd);
+	if (fd >= 0 && verbs_owner.keep)
+		verbs_owner.keep(fd);
 	return fd;
 }
 
 void own_drop(int fd)
 {
-	if (owner.drop)
-		owner.drop(fd);
+	if (verbs_owner.drop)
+		verbs_owner.drop(fd);
 }
 
 void own_close(int fd)

@@ -11,6 +11,8 @@
 #include "rdma/verbs.h"
 #include "rdma/verbs_cache.h"
 
+extern struct verbs_owner verbs_owner;
+
 /*
  * The plug-in's locks. What libibverbs and librdmacm do for a call are cancellation points of libc: a thread that ended in one would
  * leave these locks, and those of the caller, taken for ever. So there is no cancellation while one is held. Returns what
@@ -20,6 +22,8 @@ static inline int verbs_take(pthread_mutex_t *lock)
 {
 	int cancel;
 
+	if (verbs_owner.enter)
+		verbs_owner.enter();
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	pthread_mutex_lock(lock);
 	return cancel;
@@ -29,6 +33,8 @@ static inline void verbs_give(pthread_mutex_t *lock, int cancel)
 {
 	pthread_mutex_unlock(lock);
 	pthread_setcancelstate(cancel, &cancel);
+	if (verbs_owner.leave)
+		verbs_owner.leave();
 }
 
 #define GET_PIECES 4 /* of memory in one GET */
@@ -117,7 +123,7 @@ struct verbs_conn {
 int verbs_devices(struct verbs_device *out, int max, enum verbs_trouble *trouble, size_t *memlock);
 const char *verbs_tell(enum verbs_trouble trouble);
 void verbs_set_budget(size_t bytes);
-void verbs_set_owner(void (*keep)(int fd), void (*drop)(int fd));
+void verbs_set_owner(const struct verbs_owner *owner);
 
 /* Takes a descriptor that was just opened out of the program's way, and tells its owner. Returns its number from here on. */
 int own_keep(int fd);
