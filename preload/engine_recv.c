@@ -48,6 +48,7 @@ struct receive {
 	bool later;	  /* it may return before its bytes are there */
 	bool found_cut;	  /* the stream ended where it should not, at the last look */
 	bool rests_not;	  /* it sleeps by the socket alone */
+	bool by_ring;	  /* came what it has taken last */
 	bool asked;	  /* whether the socket is one that waits: poll, unlike a receive, would wait in any case */
 	unsigned int nothing;
 };
@@ -207,6 +208,7 @@ static int take(struct receive *receive, const struct iovec *iov, int count, siz
 	if (rc >= 0)
 		engine_strip(receive->conn, engine, receive->fd);
 	far_took(receive->conn, engine);
+	receive->by_ring = rc == LANE_DATA;
 	if (rc == LANE_DATA) {
 		away_came(&engine->away, AWAY_CAME_BY_RING);
 		far_compare_came(receive->conn, engine);
@@ -447,6 +449,33 @@ static ssize_t wait_for_more(struct receive *receive)
 	return 1;
 }
 
+/* Whether what was taken ends where the stream goes on in the other place, and there may be more. */
+static inline bool is_at_border(const struct receive *receive)
+{
+	const struct lane *in = &receive->engine->channel.in;
+
+	if (receive->by_ring)
+		return !atomic_load_explicit(&in->shared->from_ring, memory_order_relaxed);
+	return !lane_is_empty(in);
+}
+
+/*
+ * A receive that returns less than it was asked for says that there is no more, and then a program that is told of edges waits for the next
+ * one (epoll(7)). So it goes on beyond a border. What it meets there besides bytes is the next call's.
+ */
+static ssize_t finish(struct receive *receive)
+{
+	if (receive->flags & MSG_PEEK)
+		return (ssize_t)receive->done;
+	for (int rc = TOOK_BYTES; rc == TOOK_BYTES && receive->left && is_at_border(receive);) {
+		receive->has_looked = true; /* it does not wait */
+		rc = take_wanted(receive);
+		if (rc < 0 && rc != -EDEADLK)
+			receive->engine->error = -rc;
+	}
+	return (ssize_t)receive->done;
+}
+
 /* Goes on from what a first look has taken. */
 static ssize_t run(struct receive *receive, int first)
 {
@@ -454,7 +483,7 @@ static ssize_t run(struct receive *receive, int first)
 		if (rc == TOOK_BYTES) {
 			receive->nothing = 0;
 			if (!(receive->flags & MSG_WAITALL) || receive->flags & MSG_PEEK || !receive->left)
-				return (ssize_t)receive->done;
+				return finish(receive);
 			continue;
 		}
 		if (rc == TOOK_LAST)
@@ -510,9 +539,11 @@ ssize_t engine_recv(struct conn *conn, int fd, const struct iovec *iov, int coun
 		engine_clean_lost(iov, count);
 	if (__builtin_expect(!(flags & (MSG_TRUNC | MSG_WAITALL)) && receive.left, 1)) {
 		rc = take(&receive, iov, count, &bytes);
-		if (rc == TOOK_BYTES)
+		if (rc == TOOK_BYTES && (bytes == receive.left || !is_at_border(&receive)))
 			return (ssize_t)bytes;
 		memcpy(copy, iov, sizeof(*iov) * (size_t)count);
+		if (rc == TOOK_BYTES)
+			advance(&receive, bytes);
 		return run(&receive, rc);
 	}
 	memcpy(copy, iov, sizeof(*iov) * (size_t)count);
