@@ -21,9 +21,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "far_stream.h"
+
 #define ROUNDS 20
 #define SMALL 1000
-#define PART 20000
 #define CANCELS 300
 #define OVER 150000 /* more than a ring of ZC_RING_BYTES=65536, and less than that and a socket take */
 
@@ -31,90 +32,7 @@
 #define MARK_BYTE 0xa5
 #define MARK_END 0x5a
 
-/* What the one behind `fd` has sent and received so far; and whether it is in a call of which it does not know yet what it did. */
-struct stream {
-	int fd;
-	uint64_t sent, received;
-	bool sends, receives;
-};
-
 static int to_client[2], to_server[2], to_parent[2]; /* a byte: go on */
-
-static void check(bool right, const char *what)
-{
-	if (right)
-		return;
-	fprintf(stderr, "%d: %s: %s\n", (int)getpid(), what, strerror(errno));
-	_exit(1);
-}
-
-static uint8_t byte_at(uint64_t at)
-{
-	return (uint8_t)(at * 7 + at / 251);
-}
-
-static void tell(const int pipe[2])
-{
-	check(write(pipe[1], "", 1) == 1, "tell");
-}
-
-static void await(const int pipe[2])
-{
-	char byte;
-
-	check(read(pipe[0], &byte, 1) == 1, "await");
-}
-
-/* Returns bytes that were taken. */
-static size_t put(struct stream *stream, size_t bytes, int flags)
-{
-	uint8_t data[PART];
-	size_t done = 0;
-
-	while (done < bytes) {
-		size_t part = bytes - done < sizeof(data) ? bytes - done : sizeof(data);
-		ssize_t rc;
-
-		for (size_t i = 0; i < part; i++)
-			data[i] = byte_at(stream->sent + i);
-		stream->sends = true;
-		rc = send(stream->fd, data, part, flags | MSG_NOSIGNAL);
-		stream->sends = false;
-		if (rc < 0 && errno == EAGAIN && flags & MSG_DONTWAIT)
-			break;
-		check(rc > 0, "send");
-		stream->sent += (uint64_t)rc;
-		done += (size_t)rc;
-	}
-	return done;
-}
-
-static void take(struct stream *stream, size_t bytes)
-{
-	uint8_t data[PART];
-
-	while (bytes) {
-		ssize_t rc;
-
-		stream->receives = true;
-		rc = recv(stream->fd, data, bytes < sizeof(data) ? bytes : sizeof(data), 0);
-		stream->receives = false;
-		if (rc <= 0)
-			fprintf(stderr, "after %llu bytes: ", (unsigned long long)stream->received);
-		check(rc > 0, "recv");
-		for (ssize_t i = 0; i < rc; i++)
-			check(data[i] == byte_at(stream->received + (uint64_t)i), "wrong byte");
-		stream->received += (uint64_t)rc;
-		bytes -= (size_t)rc;
-	}
-}
-
-static void expect_end(struct stream *stream)
-{
-	char byte;
-
-	check(recv(stream->fd, &byte, 1, 0) == 0, "end of the stream");
-}
 
 /* Both lanes go to their rings. */
 static void warm_up(struct stream *stream, bool client)
