@@ -470,7 +470,7 @@ static ssize_t finish(struct receive *receive)
 	for (int rc = TOOK_BYTES; rc == TOOK_BYTES && receive->left && is_at_border(receive);) {
 		receive->has_looked = true; /* it does not wait */
 		rc = take_wanted(receive);
-		if (rc < 0 && rc != -EDEADLK)
+		if (rc < 0 && rc != -EDEADLK && rc != -EFAULT) /* the socket's, used up by that */
 			receive->engine->error = -rc;
 	}
 	return (ssize_t)receive->done;

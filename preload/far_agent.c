@@ -162,7 +162,7 @@ static bool arm(struct far *far)
 static void serve_link(struct conn *conn, struct engine *engine, struct far *far, int fd)
 {
 	struct verbs_conn *link;
-	bool armed = false, free = true;
+	bool armed = false, served = true;
 
 	if (far_leaves_to_program(conn, engine, far)) {
 		atomic_store(&far->left, true);
@@ -173,17 +173,17 @@ static void serve_link(struct conn *conn, struct engine *engine, struct far *far
 	link = link_of(far);
 	if (link && far_verbs->state(link, NULL) == VERBS_BROKEN) /* by a child of vfork, it may be */
 		far_verbs->tell_broken(link);
-	for (int i = 0; i < ROUNDS && !armed && free && link_of(far); i++) {
+	for (int i = 0; i < ROUNDS && !armed && served && link_of(far); i++) {
 		far_verbs->woke(link_of(far));
-		free = look_at_link(conn, engine, far, fd);
+		served = look_at_link(conn, engine, far, fd);
 		armed = arm(far);
 		/* What a thread of the program has taken from the device before there was an event to come. */
-		free = free && look_at_link(conn, engine, far, fd);
+		served = served && look_at_link(conn, engine, far, fd);
 	}
 	link = link_of(far);
 	if (link && far_verbs->state(link, NULL) != VERBS_BROKEN) /* a broken one is readable for ever */
 		watch(far, far_verbs->fd(link), EPOLL_CTL_MOD);
-	if (link && !armed && free)
+	if (link && !armed && served)
 		far_kick();
 }
 

@@ -34,11 +34,12 @@ struct far {
 	struct verbs_conn *opening;	 /* the agent's: of the meeting under way */
 	struct verbs_conn *former;	 /* the agent's: to be closed when nobody is at it */
 	struct verbs_listener *listener;
-	struct channel channel;	    /* for the next queue pair; once there were two, what the lanes do not use */
-	struct channel ended;	    /* what they used, to be buried */
-	_Atomic bool asked;	    /* by a data call: to be reached */
-	bool adopted;		    /* the lanes' sources are another process's yet */
-	_Atomic bool tells;	    /* the peer is to hear what this end's line says */
+	struct channel channel; /* for the next queue pair; once there were two, what the lanes do not use */
+	struct channel ended;	/* what they used, to be buried */
+	_Atomic bool asked;	/* by a data call: to be reached */
+	bool adopted;		/* the lanes' sources are another process's yet */
+	_Atomic bool
+		tells; /* the agent is to look at the lanes: the peer is to hear what this end's line says, or somebody was at them */
 	_Atomic bool unwanted;	    /* the queue pair: path `auto` has no use for it */
 	_Atomic bool stuck;	    /* bytes are put that the device did not take: the agent pushes */
 	_Atomic bool rests;	    /* a thread of the program sleeps by the device's descriptor */

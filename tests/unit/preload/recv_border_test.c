@@ -76,6 +76,21 @@ static void test_no_more_than_is_asked_for(void **state)
 	free(data);
 }
 
+static void test_memory_that_is_not_there_is_of_this_call_alone(void **state)
+{
+	char *data = malloc(ALL);
+	size_t sent = overflow(data, ALL);
+	ssize_t part = receive_some(1, room, ROOM, MSG_DONTWAIT | MSG_PEEK); /* up to the border */
+	struct iovec iov[] = { { room, (size_t)part }, { NULL, ROOM } };
+
+	assert_true(part > 0 && (size_t)part < sent);
+	assert_int_equal(engine_recv(conns[1], ends[1], iov, 2, MSG_DONTWAIT), part);
+	assert_int_equal(receive_some(1, room + part, ROOM - (size_t)part, MSG_DONTWAIT), sent - (size_t)part);
+	assert_memory_equal(room, data, sent);
+	assert_int_equal(receive_some(1, room, ROOM, MSG_DONTWAIT), -EAGAIN);
+	free(data);
+}
+
 static void test_the_end_behind_the_border_is_the_next_calls(void **state)
 {
 	char *data = malloc(ALL);
@@ -136,6 +151,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_from_the_ring_to_tcp, connect_small, close_small),
 		cmocka_unit_test_setup_teardown(test_no_more_than_is_asked_for, connect_small, close_small),
+		cmocka_unit_test_setup_teardown(test_memory_that_is_not_there_is_of_this_call_alone, connect_small,
+						close_small),
 		cmocka_unit_test_setup_teardown(test_the_end_behind_the_border_is_the_next_calls, connect_small,
 						close_small),
 		cmocka_unit_test_setup_teardown(test_from_tcp_to_the_ring, open_small, close_small),
