@@ -67,6 +67,7 @@ void far_has_broken(struct conn *conn, struct engine *engine, enum verbs_trouble
 			atomic_store(&conn->far->asked, true);
 		return;
 	}
+	far_device_is_open(false);
 	stats_reason(conn->slot, REASON_RDMA_BROKEN);
 	if (conn->far)
 		log_info("RDMA has broken: %s", far_verbs->tell(why));

@@ -13,6 +13,7 @@
 #include "common/room.h"
 #include "common/sys.h"
 #include "common/thread.h"
+#include "preload/apart.h"
 #include "preload/engine_out.h"
 #include "preload/far_compare.h"
 #include "preload/far_internal.h"
@@ -174,7 +175,10 @@ static void serve_link(struct conn *conn, struct engine *engine, struct far *far
 	if (link && far_verbs->state(link, NULL) == VERBS_BROKEN) /* by a child of vfork, it may be */
 		far_verbs->tell_broken(link);
 	for (int i = 0; i < ROUNDS && !armed && served && link_of(far); i++) {
-		far_verbs->woke(link_of(far));
+		if (far->opening)
+			far_open_goes_on(far->opening);
+		else
+			far_verbs->woke(link_of(far));
 		served = look_at_link(conn, engine, far, fd);
 		armed = arm(far);
 		/* What a thread of the program has taken from the device before there was an event to come. */
@@ -232,7 +236,7 @@ static void serve(struct conn *conn)
 static void load(void)
 {
 	gate_enter();
-	if (!far_load())
+	if (!far_open_plug_in())
 		atomic_store(&state, FAILED);
 	gate_leave();
 }
@@ -378,6 +382,7 @@ static bool open_descriptors(void)
 	table_own_keep(events);
 	table_own_keep((int)fd);
 	atomic_store(&kick, (int)fd);
+	apart_prepare();
 	return sys_call(SYS_epoll_ctl, events, EPOLL_CTL_ADD, fd, (long)&event, 0, 0) >= 0;
 }
 
@@ -474,6 +479,7 @@ void far_after_fork(void)
 		return;
 	close_own(events); /* the parent's set: what the child took out of it, the parent would miss */
 	close_own(atomic_load(&kick));
+	apart_after_fork();
 	events = -1;
 	atomic_store(&kick, -1);
 	atomic_store(&graveyard, NULL);

@@ -105,14 +105,26 @@ bool far_agent_ticks(void);
 /* What has come to the ring: of far_look(). Returns false if the queue pair has broken. Under the lock `in`. */
 bool far_look_at_ring(struct conn *conn, struct engine *engine);
 
-/* The agent's steps: loads the plug-in; a connection to be reached; somebody may have come to an offer; the queue pair is opening. */
-bool far_load(void);
-bool far_loads_anew(void); /* in the child of a fork: returns whether it can */
+/* The agent's steps: a connection to be reached; somebody may have come to an offer; the queue pair is opening. */
+bool far_loads_anew(void); /* in the child of a fork: returns whether the plug-in can be loaded */
 void far_try_to_reach(struct conn *conn, struct engine *engine, struct far *far);
 void far_take_visitor(struct conn *conn, struct engine *engine, struct far *far);
 void far_meet_step(struct conn *conn, struct engine *engine, struct far *far);
 void far_drop_meeting(struct far *far);
 void far_drop_all(struct far *far);
+
+/*
+ * far_open.c: the plug-in and what opens its descriptors (verbs.h), the agent's alone. goes_on: fd() was readable. A device is open once a
+ * meeting has come to be, until one comes to nothing, or a queue pair breaks.
+ */
+bool far_load(void);
+bool far_open_plug_in(void);
+int far_open_listener(const struct sockaddr *address, struct verbs_listener **out);
+int far_open_conn(const struct sockaddr *from, const struct sockaddr *to, const struct verbs_tuple *tuple,
+		  const struct verbs_setup *setup, struct verbs_conn **out);
+int far_open_admitted(struct verbs_request *request, const struct verbs_setup *setup, struct verbs_conn **out);
+void far_open_goes_on(struct verbs_conn *opening);
+void far_device_is_open(bool open);
 
 /* Both locks of an engine, or neither. */
 struct far_both {

@@ -9,6 +9,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/sys.h"
+#include "preload/apart.h"
 #include "preload/evict.h"
 #include "preload/far_compare.h"
 #include "preload/far_internal.h"
@@ -125,8 +126,9 @@ static void leave_plug_in(void)
 }
 
 static const struct verbs_owner owner = {
-	.keep = table_own_keep, /* they outlive closefrom() and the like */
-	.drop = table_own_drop,
+	.keep = apart_keep, /* they outlive closefrom() and the like */
+	.drop = apart_drop,
+	.put = apart_put,
 	.enter = enter_plug_in,
 	.leave = leave_plug_in,
 };

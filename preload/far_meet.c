@@ -138,6 +138,7 @@ static void stays_on_tcp(struct conn *conn, struct engine *engine, enum verbs_tr
 void far_fails(struct conn *conn, struct engine *engine, enum verbs_trouble trouble)
 {
 	log_info("no RDMA with the peer: %s", far_verbs->tell(trouble));
+	far_device_is_open(false);
 	far_drop_meeting(conn->far);
 	if (engine_met(engine)) {
 		far_was_in_vain(conn, engine);
@@ -210,7 +211,7 @@ static void reach(struct conn *conn, struct engine *engine, struct far *far)
 	else
 		((struct sockaddr_in6 *)&from)->sin6_port = 0;
 	if (!rc)
-		rc = far_verbs->connect((struct sockaddr *)&from, (struct sockaddr *)&to, &tuple, &setup, &link);
+		rc = far_open_conn((struct sockaddr *)&from, (struct sockaddr *)&to, &tuple, &setup, &link);
 	if (rc < 0) {
 		far_fails(conn, engine, rc == -ENODEV ? VERBS_NO_ROUTE : VERBS_FAILED);
 		return;
@@ -223,7 +224,7 @@ static void reach(struct conn *conn, struct engine *engine, struct far *far)
 static void offer(struct conn *conn, struct engine *engine, struct far *far)
 {
 	struct sockaddr_storage local = unmapped(&engine->names.local);
-	int rc = far_verbs->listen((struct sockaddr *)&local, 2, &far->listener);
+	int rc = far_open_listener((struct sockaddr *)&local, &far->listener);
 
 	if (rc < 0) {
 		far->listener = NULL;
@@ -291,7 +292,7 @@ void far_take_visitor(struct conn *conn, struct engine *engine, struct far *far)
 		far_verbs->refuse(request, VERBS_MEMLOCK);
 		return;
 	}
-	rc = far_verbs->admit(request, &setup, &link);
+	rc = far_open_admitted(request, &setup, &link);
 	if (rc < 0) {
 		far_fails(conn, engine, rc == -ENOMEM ? VERBS_MEMLOCK : VERBS_FAILED);
 		return;
@@ -395,6 +396,7 @@ static void meets(struct conn *conn, struct engine *engine, struct far *far)
 	far_give_both(engine, &both);
 	far_drop_meeting(far);
 	if (met) {
+		far_device_is_open(true);
 		host->in_vain = 0;
 		host->has_met = true;
 	}

@@ -24,7 +24,7 @@
  * Threads: all calls for a connection may come from several threads; push() under the producer's lock and credit() under the
  * consumer's, as for the lanes themselves. After fork a connection is the parent's alone; the child calls nothing, not even close().
  *
- * Descriptors that it makes are numbered from SYS_FD_HIGH on, but for one a device that librdmacm itself keeps.
+ * Descriptors that it makes have their numbers from its owner.
  */
 #ifndef ZC_RDMA_VERBS_H
 #define ZC_RDMA_VERBS_H
@@ -41,7 +41,7 @@
 
 #define VERBS_LIBRARY "libzc-verbs.so"
 #define VERBS_SYMBOL "zc_verbs" /* a struct verbs_table */
-#define VERBS_TABLE_VERSION 7u
+#define VERBS_TABLE_VERSION 8u
 
 /* Why there is no connection, or no longer one. */
 #define VERBS_TROUBLES(TROUBLE)                                                                                        \
@@ -131,8 +131,13 @@ struct verbs_region;
 
 /* Whose process it is. NULL: nobody wants to know. */
 struct verbs_owner {
-	/* Of each descriptor that the plug-in and its libraries keep, and before it is closed. */
-	void (*keep)(int fd), (*drop)(int fd);
+	/*
+	 * Of each descriptor that the plug-in and its libraries keep: returns its number from here on, or -1, and then it is closed (NULL: from
+	 * SYS_FD_HIGH on); before it is closed; and one that becomes another descriptor of what `fd` is (NULL: dup3()).
+	 */
+	int (*keep)(int fd);
+	void (*drop)(int fd);
+	void (*put)(int fd, int number);
 	/*
 	 * Before a thread takes a lock of the plug-in's, and when it has given it back: a signal's handler in between, which may send on
 	 * the same connection, would wait for its own thread.

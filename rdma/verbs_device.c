@@ -141,10 +141,15 @@ void verbs_set_owner(const struct verbs_owner *owner)
 
 int own_keep(int fd)
 {
-	fd = sys_fd_raise(fd);
-	if (fd >= 0 && verbs_owner.keep)
-		verbs_owner.keep(fd);
-	return fd;
+	return verbs_owner.keep ? verbs_owner.keep(fd) : sys_fd_raise(fd);
+}
+
+static void own_put(int fd, int number)
+{
+	if (verbs_owner.put)
+		verbs_owner.put(fd, number);
+	else
+		dup3(fd, number, O_CLOEXEC);
 }
 
 void own_drop(int fd)
@@ -228,8 +233,8 @@ static void let_go(const struct ibv_context *context)
 
 	if (null < 0)
 		return;
-	dup3(null, context->cmd_fd, O_CLOEXEC);
-	dup3(null, context->async_fd, O_CLOEXEC);
+	own_put(null, context->cmd_fd);
+	own_put(null, context->async_fd);
 	close(null);
 }
 
