@@ -128,6 +128,7 @@ static bool send_again(int signal, siginfo_t *info, ucontext_t *context)
 
 static void on_signal(int signal, siginfo_t *info, void *context)
 {
+	struct signals_running outer = signals_running;
 	struct sigaction action;
 	struct lock_hold hold;
 	int saved = errno;
@@ -149,10 +150,12 @@ static void on_signal(int signal, siginfo_t *info, void *context)
 		return; /* changed by another thread a moment ago */
 	signals_run++;
 	signals_end_calls += !(action.sa_flags & SA_RESTART);
+	signals_running = (struct signals_running){ signal, !(action.sa_flags & (int)SA_NODEFER) };
 	if (action.sa_flags & SA_SIGINFO)
 		action.sa_sigaction(signal, info, context);
 	else
 		action.sa_handler(signal);
+	signals_running = outer;
 }
 
 static bool is_handler(sighandler_t handler)

@@ -14,6 +14,7 @@
 #include "preload/far_compare.h"
 #include "preload/far_internal.h"
 #include "preload/guest.h"
+#include "preload/signals.h"
 
 #define DEVICES "/sys/class/infiniband"
 #define DEVICES_AGAIN_NS NS_PER_SEC
@@ -131,6 +132,7 @@ static const struct verbs_owner owner = {
 	.put = apart_put,
 	.enter = enter_plug_in,
 	.leave = leave_plug_in,
+	.interrupts = signals_interrupt,
 };
 
 bool far_load(void)

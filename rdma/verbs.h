@@ -143,6 +143,8 @@ struct verbs_owner {
 	 * the same connection, would wait for its own thread.
 	 */
 	void (*enter)(void), (*leave)(void);
+	/* Whether the thread may be in the middle of malloc(), in a signal's handler: then nothing is registered, and nothing given up. */
+	bool (*interrupts)(void);
 };
 
 struct verbs_table {
@@ -224,7 +226,7 @@ struct verbs_table {
 
 	/*
 	 * GET of up to `bytes` into iov from its byte `skip` on; how: 0 or VERBS_BEHIND. Returns how many are under way by this call, -EAGAIN (as many as
-	 * allowed are), -ENOMEM (too little may be locked), -EFAULT (iov is not there), -ENOTCONN. poll() tells VERBS_GOT, and then
+	 * allowed are), -ENOMEM (too little may be locked, or the thread is interrupted), -EFAULT (iov is not there), -ENOTCONN. poll() tells VERBS_GOT, and then
 	 * got() returns 1 with the next one that has ended, else 0. The memory must stay until then.
 	 */
 	ssize_t (*get)(struct verbs_conn *conn, const struct verbs_remote *from, size_t bytes, const struct iovec *iov,

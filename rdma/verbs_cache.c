@@ -64,6 +64,11 @@ static void drop_at(struct verbs_cache *cache, uint32_t at)
 	free(region);
 }
 
+static bool may_change(const struct verbs_cache *cache)
+{
+	return !cache->ops->may || cache->ops->may();
+}
+
 static struct verbs_region *find(const struct verbs_cache *cache, uintptr_t start, uintptr_t end, uint32_t rights)
 {
 	for (uint32_t i = starts_before(cache, start + 1); i-- > 0 && cache->reach[i] >= end;) {
@@ -122,7 +127,7 @@ int verbs_cache_get(struct verbs_cache *cache, uintptr_t start, size_t bytes, ui
 		return -EINVAL;
 	region = find(cache, start, start + bytes, rights);
 	if (!region) {
-		region = malloc(sizeof(*region));
+		region = may_change(cache) ? malloc(sizeof(*region)) : NULL;
 		if (!region)
 			return -ENOMEM;
 		*region =
@@ -142,7 +147,7 @@ int verbs_cache_get(struct verbs_cache *cache, uintptr_t start, size_t bytes, ui
 
 void verbs_cache_put(struct verbs_cache *cache, struct verbs_region *region)
 {
-	if (--region->users || !region->stale)
+	if (--region->users || !region->stale || !may_change(cache))
 		return;
 	for (uint32_t i = starts_before(cache, region->start); i < cache->count; i++) {
 		if (cache->region[i] == region) {
@@ -155,6 +160,7 @@ void verbs_cache_put(struct verbs_cache *cache, struct verbs_region *region)
 unsigned int verbs_cache_invalidate(struct verbs_cache *cache, uintptr_t start, size_t bytes)
 {
 	uintptr_t end = start + bytes < start ? UINTPTR_MAX : start + bytes;
+	bool may = true, asked = false;
 	unsigned int used = 0;
 
 	for (uint32_t i = starts_before(cache, end); i-- > 0 && cache->reach[i] > start;) {
@@ -162,12 +168,16 @@ unsigned int verbs_cache_invalidate(struct verbs_cache *cache, uintptr_t start, 
 
 		if (region->end <= start)
 			continue;
-		if (!region->users) {
+		if (!region->users && !asked) {
+			may = may_change(cache);
+			asked = true;
+		}
+		if (!region->users && may) {
 			drop_at(cache, i);
 			continue;
 		}
 		region->stale = true;
-		used++;
+		used += region->users != 0;
 	}
 	return used;
 }

@@ -29,6 +29,8 @@ struct verbs_cache_ops {
 	/* Registers whole pages. Returns 0 or -errno; -ENOMEM and -EAGAIN: after others have gone it may be possible. */
 	int (*add)(void *context, uintptr_t start, size_t bytes, uint32_t rights, void **handle);
 	void (*drop)(void *context, void *handle);
+	/* Whether it can do either now; what is to be dropped stays until it can. NULL: always. */
+	bool (*may)(void);
 };
 
 /* Bytes that all caches of a process may have registered; they are pinned, and counted against one limit. */
@@ -52,7 +54,7 @@ void verbs_cache_open(struct verbs_cache *cache, const struct verbs_cache_ops *o
 
 /*
  * Finds or makes a region with these rights that covers the bytes. Returns 0, -ENOMEM (the budget or the limit is used up by
- * what is in use), -EFAULT, or another -errno of add(). Ownership: verbs_cache_put().
+ * what is in use, or it is not there, and may not be made now), -EFAULT, or another -errno of add(). Ownership: verbs_cache_put().
  */
 int verbs_cache_get(struct verbs_cache *cache, uintptr_t start, size_t bytes, uint32_t rights,
 		    struct verbs_region **out);

@@ -207,6 +207,8 @@ int verbs_woke(struct verbs_conn *conn)
 	int held = verbs_take(&conn->lock), count = epoll_wait(conn->fd, ready, WATCHED_COUNT, 0);
 
 	for (int i = 0; i < count; i++) {
+		if (ready[i].data.u32 == WATCHED_EVENTS && !may_allocate())
+			continue; /* it stays, for the next who looks */
 		if (ready[i].data.u32 == WATCHED_EVENTS)
 			read_events(conn);
 		else if (ready[i].data.u32 == WATCHED_COMPLETIONS)

@@ -130,7 +130,7 @@ static void region_drop(void *context, void *handle)
 	ibv_dereg_mr(handle);
 }
 
-static const struct verbs_cache_ops region_ops = { region_add, region_drop };
+static const struct verbs_cache_ops region_ops = { region_add, region_drop, may_allocate };
 
 struct verbs_owner verbs_owner;
 

@@ -37,6 +37,12 @@ static inline void verbs_give(pthread_mutex_t *lock, int cancel)
 		verbs_owner.leave();
 }
 
+/* Libraries of RDMA allocate where memory is registered and where rdma_cm has something to tell. */
+static inline bool may_allocate(void)
+{
+	return !verbs_owner.interrupts || !verbs_owner.interrupts();
+}
+
 #define GET_PIECES 4 /* of memory in one GET */
 #define RIGHT_WRITE 1u
 #define RIGHT_PEER_READS 2u

@@ -48,7 +48,14 @@ static void drop(void *context, void *handle)
 	registered[i].bytes = 0;
 }
 
-static const struct verbs_cache_ops ops = { add, drop };
+static bool may_change = true;
+
+static bool may(void)
+{
+	return may_change;
+}
+
+static const struct verbs_cache_ops ops = { add, drop, may };
 static struct verbs_budget budget;
 static struct verbs_cache cache;
 
@@ -158,6 +165,27 @@ static void given_back_memory_is_registered_anew(void **state)
 	assert_int_equal(registered_bytes, 0);
 }
 
+static void nothing_changes_while_it_may_not(void **state)
+{
+	struct verbs_region *used = get(0x100000, PAGE), *none;
+	size_t before;
+
+	use(0x200000, PAGE);
+	before = registered_bytes;
+	additions = 0;
+	may_change = false;
+	use(0x200000, PAGE); /* is there */
+	assert_int_equal(verbs_cache_get(&cache, 0x300000, PAGE, 1, &none), -ENOMEM);
+	assert_int_equal(verbs_cache_invalidate(&cache, 0x100000, 2 * 0x100000), 1);
+	verbs_cache_put(&cache, used);
+	assert_int_equal(verbs_cache_get(&cache, 0x200000, PAGE, 1, &none), -ENOMEM); /* and is found by nobody more */
+	assert_int_equal(additions, 0);
+	assert_int_equal(registered_bytes, before);
+	may_change = true;
+	assert_int_equal(verbs_cache_invalidate(&cache, 0x100000, 2 * 0x100000), 0);
+	assert_int_equal(registered_bytes, 0);
+}
+
 static void full_table_makes_room(void **state)
 {
 	budget.bytes_max = SIZE_MAX;
@@ -211,6 +239,7 @@ int main(void)
 		TEST(used_regions_stay),
 		TEST(limit_of_the_system_makes_room_too),
 		TEST(given_back_memory_is_registered_anew),
+		TEST(nothing_changes_while_it_may_not),
 		TEST(full_table_makes_room),
 		TEST(anything_goes),
 	};

@@ -10,17 +10,16 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "far_signals.h"
 #include "far_stream.h"
 
 #define ROUNDS 20
@@ -32,7 +31,8 @@
 #define MARK_BYTE 0xa5
 #define MARK_END 0x5a
 
-static int to_client[2], to_server[2], to_parent[2]; /* a byte: go on */
+int to_server[2];
+static int to_client[2], to_parent[2]; /* a byte: go on */
 
 /* Both lanes go to their rings. */
 static void warm_up(struct stream *stream, bool client)
@@ -373,69 +373,6 @@ static void vfork_client(struct stream *stream, char *self)
 	take(stream, PART);
 }
 
-/*
- * handler: signals whose handler sends on the same connection, while its thread receives, and asks the device for the next event when it goes
- * to sleep: so many that some come in the middle of that.
- */
-#define ALIKE 'x'
-#define SIGNALS 400
-#define SIGNAL_US 1000
-#define HANDLED 16 /* bytes */
-
-static int handler_fd = -1;
-static _Atomic unsigned int handled;
-
-static void send_in_handler(int number)
-{
-	uint8_t data[HANDLED];
-
-	memset(data, ALIKE, sizeof(data));
-	check(send(handler_fd, data, sizeof(data), MSG_NOSIGNAL) == sizeof(data), "send");
-	handled++;
-}
-
-static void handler_server(struct stream *stream)
-{
-	uint8_t data[PART];
-	uint64_t all = 0;
-	unsigned int expected = 0;
-	ssize_t got;
-
-	while (!expected) { /* 0: the client waits for an answer */
-		check(read(to_server[0], &expected, sizeof(expected)) == sizeof(expected), "count");
-		put(stream, expected ? 0 : SMALL, 0);
-	}
-	while ((got = recv(stream->fd, data, sizeof(data), 0)) > 0) {
-		for (ssize_t i = 0; i < got; i++)
-			check(data[i] == ALIKE, "wrong byte");
-		all += (uint64_t)got;
-	}
-	check(!got && all == (uint64_t)expected * HANDLED, "end of the stream");
-}
-
-static void ask_server(unsigned int what)
-{
-	check(write(to_server[1], &what, sizeof(what)) == sizeof(what), "ask");
-}
-
-static void handler_client(struct stream *stream, char *self)
-{
-	struct sigaction action = { .sa_handler = send_in_handler, .sa_flags = SA_RESTART };
-	struct itimerval time = { { 0, SIGNAL_US }, { 0, SIGNAL_US } };
-	sigset_t ticks;
-
-	handler_fd = stream->fd;
-	check(!sigaction(SIGALRM, &action, NULL) && !setitimer(ITIMER_REAL, &time, NULL), "setitimer");
-	while (handled < SIGNALS) {
-		ask_server(0);
-		take(stream, SMALL);
-	}
-	sigemptyset(&ticks);
-	sigaddset(&ticks, SIGALRM);
-	check(!sigprocmask(SIG_BLOCK, &ticks, NULL), "sigprocmask");
-	ask_server(handled);
-}
-
 /* heir: the same of the child's, behind the parent's close. */
 static void heir_server(struct stream *stream)
 {
@@ -465,6 +402,7 @@ static const struct {
 	{ "setuid", setuid_server, setuid_client, false },
 	{ "vfork", vfork_server, vfork_client, false },
 	{ "handler", handler_server, handler_client, false },
+	{ "allocating", handler_server, allocating_client, false },
 	{ "dontwait", dontwait_server, dontwait_client, false },
 	{ "cancelled", echo_server, cancelled_client, false },
 	{ "returns", echo_server, returns_client, false },

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: MIT */
+/* Cases of far_cases.c: signals whose handlers send. */
+#define _GNU_SOURCE
+#include "far_signals.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#define SMALL 1000
+
+/*
+ * handler: signals whose handler sends on the same connection, while its thread receives, and asks the device for the next event when it goes
+ * to sleep: so many that some come in the middle of that.
+ */
+#define ALIKE 'x'
+#define SIGNALS 400
+#define SIGNAL_US 1000
+#define HANDLED 16 /* bytes */
+
+static int handler_fd = -1;
+static _Atomic unsigned int handled;
+
+static void send_in_handler(int number)
+{
+	uint8_t data[HANDLED];
+
+	memset(data, ALIKE, sizeof(data));
+	check(send(handler_fd, data, sizeof(data), MSG_NOSIGNAL) == sizeof(data), "send");
+	handled++;
+}
+
+void handler_server(struct stream *stream)
+{
+	uint8_t data[PART];
+	uint64_t all = 0;
+	unsigned int expected = 0;
+	ssize_t got;
+
+	while (!expected) { /* 0: the client waits for an answer */
+		check(read(to_server[0], &expected, sizeof(expected)) == sizeof(expected), "count");
+		put(stream, expected ? 0 : SMALL, 0);
+	}
+	while ((got = recv(stream->fd, data, sizeof(data), 0)) > 0) {
+		for (ssize_t i = 0; i < got; i++)
+			check(data[i] == ALIKE, "wrong byte");
+		all += (uint64_t)got;
+	}
+	check(!got && all == (uint64_t)expected * HANDLED, "end of the stream");
+}
+
+static void ask_server(unsigned int what)
+{
+	check(write(to_server[1], &what, sizeof(what)) == sizeof(what), "ask");
+}
+
+void handler_client(struct stream *stream, char *self)
+{
+	struct sigaction action = { .sa_handler = send_in_handler, .sa_flags = SA_RESTART };
+	struct itimerval time = { { 0, SIGNAL_US }, { 0, SIGNAL_US } };
+	sigset_t ticks;
+
+	handler_fd = stream->fd;
+	check(!sigaction(SIGALRM, &action, NULL) && !setitimer(ITIMER_REAL, &time, NULL), "setitimer");
+	while (handled < SIGNALS) {
+		ask_server(0);
+		take(stream, SMALL);
+	}
+	sigemptyset(&ticks);
+	sigaddset(&ticks, SIGALRM);
+	check(!sigprocmask(SIG_BLOCK, &ticks, NULL), "sigprocmask");
+	ask_server(handled);
+}
+
+/*
+ * allocating: signals whose handler sends what is large enough to be announced, while its thread is in malloc() and free() most of the time:
+ * what registers memory allocates, too.
+ */
+#define BLOCK_MAX 4096
+
+static void send_part_in_handler(int number)
+{
+	static uint8_t data[PART];
+
+	memset(data, ALIKE, sizeof(data));
+	for (size_t at = 0; at < sizeof(data) && handled < SIGNALS;) {
+		ssize_t sent = send(handler_fd, data + at, sizeof(data) - at, MSG_NOSIGNAL);
+
+		check(sent > 0, "send");
+		at += (size_t)sent;
+	}
+	handled += handled < SIGNALS;
+}
+
+void allocating_client(struct stream *stream, char *self)
+{
+	struct sigaction action = { .sa_handler = send_part_in_handler, .sa_flags = SA_RESTART };
+	struct itimerval time = { { 0, SIGNAL_US }, { 0, SIGNAL_US } };
+
+	handler_fd = stream->fd;
+	ask_server(SIGNALS * (PART / HANDLED));
+	check(!sigaction(SIGALRM, &action, NULL) && !setitimer(ITIMER_REAL, &time, NULL), "setitimer");
+	for (unsigned int i = 0; handled < SIGNALS; i++) {
+		/* Larger than what a thread keeps for itself. */
+		void *volatile block = malloc(BLOCK_MAX + i % 64 * 64);
+
+		free(block);
+	}
+}
