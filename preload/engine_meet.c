@@ -11,6 +11,7 @@
 #include "common/log.h"
 #include "common/room.h"
 #include "common/sys.h"
+#include "preload/choose.h"
 #include "preload/far.h"
 #include "preload/far_compare.h"
 #include "preload/guest.h"
@@ -208,6 +209,11 @@ static void step_far(struct conn *conn, struct engine *engine)
 	}
 	if (!far_possible()) {
 		engine_stays_alone(conn, engine, REASON_REMOTE);
+		return;
+	}
+	engine->far.host = choose_peer_key((const struct sockaddr *)&engine->names.peer);
+	if (far_leaves_alone(engine)) {
+		engine_stays_alone(conn, engine, REASON_RDMA_UNREACHABLE);
 		return;
 	}
 	if (far_compares(conn))

@@ -40,6 +40,12 @@
  */
 bool far_possible(void);
 
+/*
+ * Whether the peer's host has not answered by RDMA lately, so that nobody asks it: then no agent wakes for a connection to it. Its name is
+ * known (engine->far.host).
+ */
+bool far_leaves_alone(const struct engine *engine);
+
 /* Sees to it that there is an agent. May start a thread: never under a lock. Returns whether there is one. */
 bool far_ready(void);
 

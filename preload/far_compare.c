@@ -39,7 +39,6 @@ enum far_pays far_compare_pays(struct engine *engine)
 	moved.ns = now - far->begun;
 	if (receives / RECEIVER_SHARE <= sends)
 		moved.class = far_trial_class(far->largest, sends, turns);
-	far->host = choose_peer_key((const struct sockaddr *)&engine->names.peer);
 	far->compares = true;
 	pays = far_trial_pays(far_trial_host(&hosts, far->host, now), &moved, now);
 	if (pays == FAR_PAYS)

@@ -21,21 +21,33 @@
 #define HOSTS 64
 #define POSITION_SHIFT 40 /* a number's share of the positions of a ring */
 
-/* What is known of hosts; the agent's alone. */
+/* What is known of hosts. The agent's; the program's threads look whether one is left alone. */
 static struct host {
-	uint64_t key;
-	uint64_t until;	  /* ns */
-	uint32_t in_vain; /* since the last that was not */
-	bool has_met;	  /* and answered since then whenever it was asked */
+	_Atomic uint64_t key;
+	_Atomic uint64_t until; /* ns */
+	uint32_t in_vain;	/* since the last that was not */
+	bool has_met;		/* and answered since then whenever it was asked */
 } hosts[HOSTS];
 
 static struct host *host_of(uint64_t key)
 {
 	struct host *host = &hosts[key % HOSTS];
 
-	if (host->key != key)
-		*host = (struct host){ .key = key };
+	if (atomic_load(&host->key) != key) {
+		atomic_store(&host->until, 0);
+		atomic_store(&host->key, key);
+		host->in_vain = 0;
+		host->has_met = false;
+	}
 	return host;
+}
+
+bool far_leaves_alone(const struct engine *engine)
+{
+	const struct host *host = &hosts[engine->far.host % HOSTS];
+
+	return atomic_load_explicit(&host->key, memory_order_relaxed) == engine->far.host &&
+	       clock_now() < atomic_load_explicit(&host->until, memory_order_relaxed);
 }
 
 static enum stat_reason reason_of(enum verbs_trouble trouble)
@@ -114,10 +126,10 @@ static void learns(struct host *host, enum verbs_trouble trouble)
 {
 	if (reason_of(trouble) == REASON_RDMA_UNREACHABLE) {
 		host->has_met = false;
-		host->until = clock_now() + SILENT_NS;
+		atomic_store(&host->until, clock_now() + SILENT_NS);
 	} else if (++host->in_vain >= SILENT_AFTER) {
 		/* Some programs there have a library, and some have none. */
-		host->until = clock_now() + (host->has_met ? SILENT_MET_NS : SILENT_NS);
+		atomic_store(&host->until, clock_now() + (host->has_met ? SILENT_MET_NS : SILENT_NS));
 	}
 }
 
@@ -144,7 +156,7 @@ void far_fails(struct conn *conn, struct engine *engine, enum verbs_trouble trou
 		far_was_in_vain(conn, engine);
 		return;
 	}
-	learns(host_of(conn->peer_key), trouble);
+	learns(host_of(engine->far.host), trouble);
 	stays_on_tcp(conn, engine, trouble);
 }
 
@@ -257,7 +269,7 @@ void far_try_to_reach(struct conn *conn, struct engine *engine, struct far *far)
 	    now - far->since < TRY_AGAIN_NS << far->tries)
 		return;
 	far->since = now;
-	if (now < host_of(conn->peer_key)->until)
+	if (far_leaves_alone(engine))
 		stays_on_tcp(conn, engine, VERBS_UNREACHABLE); /* and is no reason to be silent for longer */
 	else
 		far_seek(conn, engine, far);
@@ -380,7 +392,7 @@ static bool is_alone(const struct engine *engine, const struct far *far)
 /* The queue pair is there: the lanes begin. */
 static void meets(struct conn *conn, struct engine *engine, struct far *far)
 {
-	struct host *host = host_of(conn->peer_key);
+	struct host *host = host_of(engine->far.host);
 	bool again = engine_met(engine), met;
 	struct far_both both;
 	uint32_t trip = far_verbs->trip(far->opening);

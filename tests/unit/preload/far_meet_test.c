@@ -9,6 +9,7 @@
 
 #define CLIENT 0
 #define SERVER 1
+#define HOSTS 64   /* far_meet.c has room for */
 #define LAST_TRY 9 /* that finds nobody */
 
 static struct far fars[2];
@@ -26,7 +27,7 @@ static void open_ends(void)
 	for (int end = 0; end < 2; end++) {
 		conn_open(ends[end], end == CLIENT ? ROLE_CLIENT : ROLE_SERVER, false);
 		conns[end] = table_conn(ends[end]);
-		conns[end]->peer_key = host;
+		engine_of(end)->far.host = host;
 		fars[end] = (struct far){ .conn = conns[end], .channel.fd = -1, .ended.fd = -1 };
 		conns[end]->far = &fars[end];
 		atomic_store(&engine_of(end)->far.state, FAR_APART);
@@ -46,6 +47,14 @@ static void shut_ends(void)
 		conn_close(ends[end]);
 		close(ends[end]);
 	}
+}
+
+/* What a thread of the program's finds, that has named the host. */
+static bool is_left_alone(uint64_t key)
+{
+	struct engine engine = { .far.host = key };
+
+	return far_leaves_alone(&engine);
 }
 
 /* A connection whose peer listens, or has no library. Returns whether its server has asked at all. */
@@ -104,10 +113,19 @@ static void host_that_never_answered_is_left_alone_for_long(void **state)
 {
 	uint64_t until = clock_now() + 1500 * NS_PER_MS; /* longer than a host that has answered is left alone */
 
-	for (int i = 0; i < 3; i++)
+	for (int i = 0; i < 3; i++) {
+		assert_false(is_left_alone(host));
 		assert_true(connects(false));
-	while (clock_now() < until)
+	}
+	while (clock_now() < until) {
+		assert_true(is_left_alone(host));
 		assert_false(connects(true));
+	}
+	/* Another one is not, be it in the place where this one stands, which forgets it then. */
+	assert_false(is_left_alone(host + 1) || is_left_alone(host + HOSTS));
+	host += HOSTS;
+	assert_true(connects(false));
+	assert_false(is_left_alone(host) || is_left_alone(host - HOSTS));
 }
 
 int main(void)
