@@ -270,7 +270,8 @@ bool evict_in(struct conn *conn, struct engine *engine, int fd)
 		far_parts_for_good(conn, engine, fd);
 	else
 		lane_leave(in);
-	rc = lane_is_over(in) ? 0 : go_to_end(in, fd, &nowhere);
+	/* Bytes that came by the ring, too, may be on their way behind its end. */
+	rc = lane_is_over(in) && !(far && far_is_control(engine)) ? 0 : go_to_end(in, fd, &nowhere);
 	if (far && !has_rest(in))
 		lane_leave(in);
 	if (nowhere.error)
