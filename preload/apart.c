@@ -43,12 +43,6 @@ static struct {
 /* Of a thread apart: its end of the way, in its own table. */
 static __thread int way __attribute__((tls_model("initial-exec"))) = -1;
 
-static void close_own(int fd)
-{
-	table_own_drop(fd);
-	sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
-}
-
 void apart_prepare(void)
 {
 	int made[2];
@@ -65,8 +59,7 @@ void apart_prepare(void)
 void apart_after_fork(void)
 {
 	for (int i = 0; i < 2; i++) {
-		if (ends[i] >= 0)
-			close_own(ends[i]);
+		table_own_close(ends[i]);
 		ends[i] = -1;
 	}
 }
@@ -236,7 +229,7 @@ static bool serve(void)
 			put_there(job.number);
 			break;
 		case IS_GONE:
-			close_own(job.number);
+			table_own_close(job.number);
 			break;
 		default:
 			break;

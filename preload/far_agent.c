@@ -462,14 +462,6 @@ void far_forget(struct conn *conn)
 	conn->far = NULL;
 }
 
-static void close_own(int fd)
-{
-	if (fd < 0)
-		return;
-	table_own_drop(fd);
-	sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
-}
-
 /* The device is the parent's, and so is what serves it: the child begins anew, when it first looks for a peer on another host. */
 void far_after_fork(void)
 {
@@ -477,8 +469,8 @@ void far_after_fork(void)
 
 	if (was == ABSENT || was == FAILED)
 		return;
-	close_own(events); /* the parent's set: what the child took out of it, the parent would miss */
-	close_own(atomic_load(&kick));
+	table_own_close(events); /* the parent's set: what the child took out of it, the parent would miss */
+	table_own_close(atomic_load(&kick));
 	apart_after_fork();
 	events = -1;
 	atomic_store(&kick, -1);

@@ -92,8 +92,7 @@ static void close_inherited(void)
 			device |= !strncmp(what, kinds[i], strlen(kinds[i]));
 		if (!device)
 			continue;
-		table_own_drop(fd);
-		sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
+		table_own_close(fd);
 	}
 }
 

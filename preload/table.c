@@ -72,6 +72,14 @@ void table_own_drop(int fd)
 		table_put(fd, TABLE_UNKNOWN);
 }
 
+void table_own_close(int fd)
+{
+	if (fd < 0)
+		return;
+	table_own_drop(fd);
+	sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
+}
+
 int table_own_next(int from)
 {
 	int highest = atomic_load(&own_highest);

@@ -68,6 +68,9 @@ static inline bool table_is_own(int fd)
 void table_own_keep(int fd);
 void table_own_drop(int fd);
 
+/* The same, and closes it. Nothing for -1. */
+void table_own_close(int fd);
+
 /* Returns the lowest own descriptor at or above `from`, or -1. */
 int table_own_next(int from);
 
