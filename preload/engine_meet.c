@@ -216,8 +216,12 @@ static void step_far(struct conn *conn, struct engine *engine)
 		engine_stays_alone(conn, engine, REASON_RDMA_UNREACHABLE);
 		return;
 	}
+	if (!engine->meets_since)
+		engine->meets_since = clock_now();
 	if (far_compares(conn))
 		pays = far_compare_pays(engine);
+	else if (far_lasts_first(engine))
+		pays = FAR_PAYS_LATER;
 	if (pays == FAR_PAYS)
 		atomic_store(&engine->far.state, FAR_APART);
 	else if (pays == FAR_PAYS_NOT)
@@ -260,7 +264,7 @@ static void try_to_meet(struct conn *conn, struct engine *engine, int fd)
 /* Neither end waits for the other: the accepting one asks ever more rarely, the connecting one looks more often. */
 static uint32_t next_try(const struct engine *engine, uint32_t calls)
 {
-	if ((engine->role == ROLE_SERVER || engine->far.compares) && engine->reached < 0 &&
+	if ((engine->role == ROLE_SERVER || engine->far.host) && engine->reached < 0 &&
 	    atomic_load(&engine->far.state) == FAR_NONE)
 		return 2 * calls;
 	if (engine->far.compares && atomic_load(&engine->far.state) == FAR_APART)

@@ -46,6 +46,13 @@ bool far_possible(void);
  */
 bool far_leaves_alone(const struct engine *engine);
 
+/*
+ * Whether the connection has to last a while before the peer's host is asked, as others to it ended before anybody came: each would wake
+ * the agents of both ends for nothing, and a peer without a library never answers one that ends that soon. Its name is known, and
+ * since when it would ask (engine->meets_since).
+ */
+bool far_lasts_first(const struct engine *engine);
+
 /* Sees to it that there is an agent. May start a thread: never under a lock. Returns whether there is one. */
 bool far_ready(void);
 
@@ -222,7 +229,7 @@ bool far_is_cut(const struct engine *engine);
 
 /*
  * The lane of this end's sends is the stream's from here on, and the peer knows it by now: before an exec, a close, or for who
- * knows nothing of lanes. Waits for a bounded time. Under no lock. Returns 0, or -ETIMEDOUT.
+ * knows nothing of lanes. Waits as far_linger.h has it. Under no lock. Returns 0, or -ETIMEDOUT.
  */
 int far_settle_out(struct conn *conn, struct engine *engine, int fd);
 

@@ -51,6 +51,7 @@ struct far {
 	struct far_exposed exposed[SOURCE_SLOTS], area, slots;
 	void *page; /* where the slots are; before they begin: NULL */
 	/* The agent's: */
+	uint64_t asks; /* a host, since its first meeting began and until that has come to an end; or 0 */
 	uint32_t tries;
 	uint32_t places;	 /* of the engine's holders, when the meeting under way began */
 	uint64_t since;		 /* ns: of the present try */

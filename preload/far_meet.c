@@ -18,6 +18,7 @@
 #define SILENT_NS (60 * NS_PER_SEC)  /* for which a host that has not answered is left alone */
 #define SILENT_MET_NS NS_PER_SEC     /* the same for one where others did answer */
 #define SILENT_AFTER 3		     /* connections that nobody there came for */
+#define BRIEF_NS (100 * NS_PER_MS)   /* that a connection has to last where so many were briefer than their meetings */
 #define HOSTS 64
 #define POSITION_SHIFT 40 /* a number's share of the positions of a ring */
 
@@ -25,6 +26,7 @@
 static struct host {
 	_Atomic uint64_t key;
 	_Atomic uint64_t until; /* ns */
+	_Atomic uint32_t brief; /* that ended in the middle of their first meeting, since one that did not */
 	uint32_t in_vain;	/* since the last that was not */
 	bool has_met;		/* and answered since then whenever it was asked */
 } hosts[HOSTS];
@@ -35,6 +37,7 @@ static struct host *host_of(uint64_t key)
 
 	if (atomic_load(&host->key) != key) {
 		atomic_store(&host->until, 0);
+		atomic_store(&host->brief, 0);
 		atomic_store(&host->key, key);
 		host->in_vain = 0;
 		host->has_met = false;
@@ -48,6 +51,15 @@ bool far_leaves_alone(const struct engine *engine)
 
 	return atomic_load_explicit(&host->key, memory_order_relaxed) == engine->far.host &&
 	       clock_now() < atomic_load_explicit(&host->until, memory_order_relaxed);
+}
+
+bool far_lasts_first(const struct engine *engine)
+{
+	const struct host *host = &hosts[engine->far.host % HOSTS];
+
+	return !settings.rdma_wait_ms && clock_now() - engine->meets_since < BRIEF_NS &&
+	       atomic_load_explicit(&host->key, memory_order_relaxed) == engine->far.host &&
+	       atomic_load_explicit(&host->brief, memory_order_relaxed) >= SILENT_AFTER;
 }
 
 static enum stat_reason reason_of(enum verbs_trouble trouble)
@@ -114,6 +126,9 @@ void far_drop_all(struct far *far)
 {
 	struct verbs_conn *link = atomic_exchange(&far->link, NULL);
 
+	if (far->asks)
+		atomic_fetch_add(&host_of(far->asks)->brief, 1);
+	far->asks = 0;
 	far_drop_meeting(far);
 	if (link)
 		far_hide_all(far, link);
@@ -152,6 +167,7 @@ void far_fails(struct conn *conn, struct engine *engine, enum verbs_trouble trou
 	log_info("no RDMA with the peer: %s", far_verbs->tell(trouble));
 	far_device_is_open(false);
 	far_drop_meeting(conn->far);
+	conn->far->asks = 0;
 	if (engine_met(engine)) {
 		far_was_in_vain(conn, engine);
 		return;
@@ -269,10 +285,12 @@ void far_try_to_reach(struct conn *conn, struct engine *engine, struct far *far)
 	    now - far->since < TRY_AGAIN_NS << far->tries)
 		return;
 	far->since = now;
-	if (far_leaves_alone(engine))
+	if (far_leaves_alone(engine)) {
 		stays_on_tcp(conn, engine, VERBS_UNREACHABLE); /* and is no reason to be silent for longer */
-	else
-		far_seek(conn, engine, far);
+		return;
+	}
+	far->asks = engine->far.host;
+	far_seek(conn, engine, far);
 }
 
 /* Somebody has come to an offer. */
@@ -408,7 +426,9 @@ static void meets(struct conn *conn, struct engine *engine, struct far *far)
 	far_give_both(engine, &both);
 	far_drop_meeting(far);
 	if (met) {
+		far->asks = 0;
 		far_device_is_open(true);
+		atomic_store(&host->brief, 0);
 		host->in_vain = 0;
 		host->has_met = true;
 	}

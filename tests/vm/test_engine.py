@@ -70,6 +70,13 @@ def test_peer_without_zc_gets_plain_tcp(guest, step):
     assert counted(guest, step, "rdma_meetings") == 0
 
 
+def test_brief_connections_to_a_peer_without_zc_wake_no_agent(guest):
+    told = guest.measured("brief")
+    # One that a busy machine makes last may ask.
+    assert told["wakes"] < told["brief"] / 2
+    assert told["wakes_of_one_that_lasts"] > 0
+
+
 @pytest.mark.parametrize("step", CASES)
 def test_no_byte_is_lost_when_this_end_goes_on_without_rdma(guest, step):
     guest.text(step)

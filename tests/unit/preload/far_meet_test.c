@@ -128,6 +128,63 @@ static void host_that_never_answered_is_left_alone_for_long(void **state)
 	assert_false(is_left_alone(host) || is_left_alone(host - HOSTS));
 }
 
+/* What a connection to it finds that would have asked so long ago. */
+static bool lasts_first(uint64_t key, uint64_t ns)
+{
+	struct engine engine = { .far.host = key, .meets_since = clock_now() - ns };
+
+	return far_lasts_first(&engine);
+}
+
+/* The program closes it in the middle of its meeting. */
+static void is_brief(int end)
+{
+	open_ends();
+	far_try_to_reach(conns[end], engine_of(end), &fars[end]);
+	assert_true(end == CLIENT ? fars[end].listener != NULL : fars[end].opening != NULL);
+	shut_ends();
+}
+
+static void brief_ones_have_the_next_last_first(void **state)
+{
+	const uint64_t second = NS_PER_SEC, moment = NS_PER_SEC / 1000;
+
+	for (int end = 0; end < 2; end++, host++) {
+		for (int i = 0; i < 3; i++) {
+			assert_false(lasts_first(host, moment));
+			is_brief(end);
+		}
+		assert_true(lasts_first(host, moment));
+		assert_false(lasts_first(host, second)); /* it has lasted, and asks */
+		assert_false(lasts_first(host + 1, moment) || lasts_first(host + HOSTS, moment));
+		assert_false(is_left_alone(host)); /* a long one asks all the same */
+		assert_true(connects(true));
+		assert_false(lasts_first(host, moment)); /* from a host that has answered */
+	}
+}
+
+static void answers_make_none_brief(void **state)
+{
+	/* Two with a no, two that meet, and two too few that are brief. */
+	for (int listens = 0; listens < 2; listens++, host++) {
+		for (int i = 0; i < 2; i++)
+			assert_true(connects(listens));
+		for (int i = 0; i < 2; i++)
+			is_brief(CLIENT);
+		assert_false(lasts_first(host, 0));
+	}
+}
+
+static void who_waits_for_rdma_does_not_wait_for_that(void **state)
+{
+	for (int i = 0; i < 3; i++)
+		is_brief(CLIENT);
+	assert_true(lasts_first(host, 0));
+	settings.rdma_wait_ms = 1;
+	assert_false(lasts_first(host, 0));
+	settings.rdma_wait_ms = 0;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -135,6 +192,9 @@ int main(void)
 		CASE(one_that_answers_has_not_been_in_vain),
 		CASE(silence_ends_however_many_connect_meanwhile),
 		CASE(host_that_never_answered_is_left_alone_for_long),
+		CASE(brief_ones_have_the_next_last_first),
+		CASE(answers_make_none_brief),
+		CASE(who_waits_for_rdma_does_not_wait_for_that),
 	};
 #undef CASE
 

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: MIT
+"""
+brief.py ADDRESS: brief connections one after the other, then one that lasts, to a server there without libzc.so that sends back what comes.
+To be run under it, on a path that asks the peer's host by RDMA. Tells how often other threads than the program's, which are the
+library's, have been woken meanwhile.
+"""
+import json
+import os
+import pathlib
+import signal
+import socket
+import sys
+import time
+
+FIRST, COUNT = 10, 60  # of the first ones each may ask
+LASTS_S = 1
+
+
+def serve(listening):
+    while True:
+        peer, _ = listening.accept()
+        with peer:
+            while got := peer.recv(64):
+                peer.sendall(got)
+
+
+def server_process(address):
+    """Returns its process and where it listens. A process that was begun without the library."""
+    if len(sys.argv) > 2:
+        listening = socket.create_server((address, 0))
+        print(listening.getsockname()[1], flush=True)
+        serve(listening)
+    reads, writes = os.pipe()
+    plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    child = os.posix_spawn(sys.executable, [sys.executable, __file__, address, "serve"], plain,
+                           file_actions=[(os.POSIX_SPAWN_DUP2, writes, 1)])
+    os.close(writes)
+    with os.fdopen(reads) as told:
+        return child, (address, int(told.readline()))
+
+
+def wakes():
+    total = 0
+    for task in pathlib.Path("/proc/self/task").iterdir():
+        if int(task.name) != os.getpid():
+            total += sum(int(line.split()[1]) for line in (task / "status").read_text().splitlines() if "ctxt_switches" in line)
+    return total
+
+
+def exchange(connection, byte):
+    connection.sendall(byte)
+    assert connection.recv(1) == byte
+
+
+def ask(where, count):
+    for _ in range(count):
+        with socket.create_connection(where) as connection:
+            exchange(connection, b"x")
+
+
+def main():
+    child, where = server_process(sys.argv[1])
+    told = {"brief": COUNT}
+    try:
+        ask(where, FIRST)
+        before = wakes()
+        ask(where, COUNT)
+        told["wakes"] = wakes() - before
+        with socket.create_connection(where) as connection:
+            before, until = wakes(), time.monotonic() + LASTS_S
+            while time.monotonic() < until:
+                exchange(connection, b"y")
+            told["wakes_of_one_that_lasts"] = wakes() - before
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    print(json.dumps(told))
+
+
+main()
