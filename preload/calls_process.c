@@ -19,6 +19,7 @@
 #include "preload/engine.h"
 #include "preload/engine_source.h"
 #include "preload/exec.h"
+#include "preload/far_linger.h"
 #include "preload/guest.h"
 #include "preload/real.h"
 #include "preload/sg.h"
@@ -237,6 +238,7 @@ static void let_go_of_all(void)
 		return;
 	sources_stop(true);
 	conn_each(engine_goes);
+	far_linger_end();
 }
 
 #define ENDS(name, params, args)                                                                                       \

@@ -117,16 +117,18 @@ ZC_EXPORT int accept4(int fd, struct sockaddr *address, socklen_t *bytes, int fl
 ZC_EXPORT int shutdown(int fd, int how)
 {
 	struct conn *conn = conn_of_socket(fd);
+	bool later;
 
 	sg_before_wait();
-	if (conn && engine_is_there(conn))
-		engine_shuts(conn, fd, how);
+	later = conn && engine_is_there(conn) && engine_shuts(conn, fd, how);
 	if (conn && conn_active(conn) && how != SHUT_RD) {
 		sg_drain(conn, fd, true);
 		/* Sends fail from here on, and have to fail at once. */
 		atomic_store_explicit(&conn->sg.skip, UINT32_MAX, memory_order_relaxed);
 	}
-	return real.shutdown(fd, how);
+	if (later && how == SHUT_WR)
+		return 0;
+	return real.shutdown(fd, later ? SHUT_RD : how);
 }
 
 ZC_EXPORT int getsockopt(int fd, int level, int name, void *value, socklen_t *bytes)

@@ -109,6 +109,7 @@ static void reset(struct conn *conn)
 	conn->inherited = false;
 	conn->handed = false;
 	atomic_store(&conn->spawned, NULL);
+	conn->left_sets = false;
 	conn->lingers = false;
 	conn->cookie = 0;
 	conn->extra = 0;
@@ -274,6 +275,7 @@ static bool end(struct conn *conn, int fd)
 {
 	bool unused;
 
+	conn->left_sets = engine_may_linger(conn) && watch_leave_sets(conn);
 	watch_forget(conn); /* before the engine that a hot one looks at */
 	unused = engine_close(conn, fd);
 	sg_close(conn, fd);

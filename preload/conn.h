@@ -168,6 +168,7 @@ struct conn {
 	const void *_Atomic spawned; /* posix_spawn's file actions that name it, or NULL */
 	int spawned_fd;		     /* and what it will be in the new program */
 	bool goes;		     /* has let go of its engine, and counts yet */
+	bool left_sets;		     /* at its end: no set of the kernel's has it */
 	bool lingers;		     /* was told to reset when it is closed, since bytes are unread in its ring */
 	struct sg sg;
 	struct zerocopy zerocopy;

@@ -247,14 +247,16 @@ void engine_gives_up(struct conn *conn, struct engine *engine)
 }
 
 /* Before this process lets go: its last bytes are in the peer's ring or on their way by TCP, as after a send. Under no lock. */
-static void far_ends(struct conn *conn, struct engine *engine, int fd)
+static void far_ends(struct conn *conn, struct engine *engine, int fd, bool process_goes_on)
 {
 	if (!far_is(engine) || !conn->holder.counts)
 		return;
-	if (holders_alive(&engine->holders, &conn->holder) == 1)
-		evict_out(conn, engine, fd);
-	else
+	if (holders_alive(&engine->holders, &conn->holder) != 1)
 		far_parts(conn, engine, fd);
+	else if (process_goes_on)
+		evict_out_at_end(conn, engine, fd, FAR_LINGER_CLOSE);
+	else
+		evict_out(conn, engine, fd);
 }
 
 void engine_goes(struct conn *conn)
@@ -266,7 +268,7 @@ void engine_goes(struct conn *conn)
 	if (!engine)
 		return;
 	sources_keep(conn, engine);
-	far_ends(conn, engine, fd);
+	far_ends(conn, engine, fd, false);
 	if (lock_take(&engine->in, &hold)) {
 		if (engine_is_held(conn, fd)) {
 			holders_alive(&engine->holders, &conn->holder);
@@ -305,6 +307,13 @@ static void await_those_inside(struct engine *engine)
 		lock_give(&engine->in, &hold);
 }
 
+bool engine_may_linger(struct conn *conn)
+{
+	struct engine *engine = atomic_load(&conn->engine);
+
+	return engine && far_is(engine) && !guest_sandboxed() && far_may_linger(engine);
+}
+
 bool engine_close(struct conn *conn, int fd)
 {
 	struct engine *engine = atomic_load(&conn->engine);
@@ -314,7 +323,7 @@ bool engine_close(struct conn *conn, int fd)
 		return true;
 	if (conn->holder.counts)
 		holders_alive(&engine->holders, &conn->holder);
-	far_ends(conn, engine, fd);
+	far_ends(conn, engine, fd, true);
 	if (conn->holder.counts && lock_take(&engine->in, &hold)) {
 		let_go(conn, engine, fd);
 		engine_meeting_ends(engine);
@@ -340,7 +349,7 @@ void engine_pin(struct conn *conn, int fd)
 	engine_leave(conn);
 }
 
-void engine_shuts(struct conn *conn, int fd, int how)
+bool engine_shuts(struct conn *conn, int fd, int how)
 {
 	struct engine *engine = engine_enter(conn, fd);
 	uint32_t ways = how == SHUT_RD	 ? SHUT_IN :
@@ -348,17 +357,20 @@ void engine_shuts(struct conn *conn, int fd, int how)
 			how == SHUT_RDWR ? SHUT_IN | SHUT_OUT :
 					   0;
 	struct lock_hold hold;
+	bool later;
 
 	if (!engine)
-		return;
+		return false;
 	if (ways & SHUT_OUT)
-		evict_out(conn, engine, fd);
+		evict_out_at_end(conn, engine, fd, FAR_LINGER_SHUT);
 	if (((atomic_fetch_or(&engine->shut, ways) | ways) == (SHUT_IN | SHUT_OUT)) && lock_take(&engine->in, &hold)) {
 		if (engine_met(engine) && !guest_sandboxed())
 			evict_bells(engine, fd);
 		lock_give(&engine->in, &hold);
 	}
+	later = ways & SHUT_OUT && atomic_load(&engine->far.lingers);
 	engine_leave(conn);
+	return later;
 }
 
 void engine_stays_apart(struct conn *conn, struct engine *engine)

@@ -174,9 +174,12 @@ void engine_pin(struct conn *conn, int fd);
 
 /*
  * Before a shutdown(). What is sent behind that of the own direction has to fail as the kernel says; and when both are shut, the
- * kernel resets the connection for every byte that arrives, doorbells too. Under no lock.
+ * kernel resets the connection for every byte that arrives, doorbells too. Under no lock. Returns whether the agent shuts it for sending, later.
  */
-void engine_shuts(struct conn *conn, int fd, int how);
+bool engine_shuts(struct conn *conn, int fd, int how);
+
+/* Whether its socket may outlive its last descriptor, as the agent goes on with it (far_linger.h). */
+bool engine_may_linger(struct conn *conn);
 
 /*
  * The connection is handed to somebody who knows nothing of lanes: TCP for good, if nothing is unread in the ring (evict.h).

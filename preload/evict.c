@@ -235,17 +235,29 @@ unmap:
 	return rc;
 }
 
-void evict_out(struct conn *conn, struct engine *engine, int fd)
+/* Returns whether there may be something to wait for. */
+static bool leave_out(struct conn *conn, struct engine *engine, int fd)
 {
 	struct lock_hold hold;
 
 	if (!lock_take(&engine->out, &hold))
-		return;
+		return false;
 	engine->pinned = true;
 	if (engine_met(engine))
 		engine_switch_back(conn, engine, fd);
 	lock_give(&engine->out, &hold);
-	if (far_is(engine) && far_settle_out(conn, engine, fd) < 0)
+	return far_is(engine);
+}
+
+void evict_out(struct conn *conn, struct engine *engine, int fd)
+{
+	if (leave_out(conn, engine, fd) && far_settle_out(conn, engine, fd) < 0)
+		evict_reset(conn, fd);
+}
+
+void evict_out_at_end(struct conn *conn, struct engine *engine, int fd, enum far_linger_how how)
+{
+	if (leave_out(conn, engine, fd) && !far_linger(conn, engine, fd, how) && far_settle_out(conn, engine, fd) < 0)
 		evict_reset(conn, fd);
 }
 

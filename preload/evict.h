@@ -11,6 +11,7 @@
 #include <stdbool.h>
 
 #include "preload/engine.h"
+#include "preload/far_linger.h"
 
 /* Whether there are bytes that only a user of the ring can receive in their place. Under the lock `in`. */
 bool evict_has_rest(const struct engine *engine);
@@ -21,8 +22,11 @@ bool evict_has_rest(const struct engine *engine);
  */
 bool evict_in(struct conn *conn, struct engine *engine, int fd);
 
-/* No TAKEOVER of this end's sends any more. Under no lock. */
+/* No TAKEOVER of this end's sends any more. What is owed to TCP is waited for, for a bounded time. Under no lock. */
 void evict_out(struct conn *conn, struct engine *engine, int fd);
+
+/* The same where the program's last bytes are behind it; what TCP has no room for, the agent goes on with, if it can. */
+void evict_out_at_end(struct conn *conn, struct engine *engine, int fd, enum far_linger_how how);
 
 /*
  * What is unread in the ring, and raw bytes that come before it: takes them into a new channel, whose lane `out` they are in as

@@ -11,6 +11,7 @@
 #include "common/sys.h"
 #include "preload/engine_source.h"
 #include "preload/evict.h"
+#include "preload/far_linger.h"
 #include "preload/guest.h"
 
 #define VARIABLE EXEC_VARIABLE "="
@@ -290,6 +291,8 @@ static void look_at_all(struct exec *exec)
 		else if (!exec->spawns && is_ours())
 			engine_goes(conn);
 	}
+	if (!exec->spawns && is_ours())
+		far_linger_end();
 }
 
 /* The program's environment with one more variable. */

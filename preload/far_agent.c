@@ -17,6 +17,7 @@
 #include "preload/engine_out.h"
 #include "preload/far_compare.h"
 #include "preload/far_internal.h"
+#include "preload/far_linger.h"
 #include "preload/gate.h"
 #include "preload/pool.h"
 
@@ -330,14 +331,29 @@ static void decide_on_ticks(void)
 		atomic_store(&ticks, any_to_look_after());
 }
 
+/* Returns whether there is more to be done soon. */
+static bool go_on_with_ended(void)
+{
+	bool soon;
+
+	if (!far_lingers())
+		return false;
+	gate_enter();
+	soon = far_linger_step();
+	gate_leave();
+	return soon;
+}
+
 static void *agent_run(void *unused)
 {
+	static struct far marker; /* of nobody */
 	struct epoll_event ready[32];
 	uint64_t drained;
 
 	load();
+	far_linger_begin(events, &marker);
 	for (;;) {
-		bool owe = anybody_owes();
+		bool owe = anybody_owes() | go_on_with_ended();
 		long count;
 
 		decide_on_ticks();
@@ -469,6 +485,7 @@ void far_after_fork(void)
 
 	if (was == ABSENT || was == FAILED)
 		return;
+	far_linger_after_fork();
 	table_own_close(events); /* the parent's set: what the child took out of it, the parent would miss */
 	table_own_close(atomic_load(&kick));
 	apart_after_fork();

@@ -15,13 +15,13 @@
 #include "preload/evict.h"
 #include "preload/far_compare.h"
 #include "preload/far_internal.h"
+#include "preload/far_linger.h"
 #include "preload/send.h"
 #include "preload/signals.h"
 #include "rdma/verbs_replay.h"
 
 #define SPIN_NS 20000
 #define RESEND_BYTES 65536
-#define SETTLE_NS NS_PER_SEC
 
 static struct lane_shared *shared_of(const struct engine *engine)
 {
@@ -338,6 +338,8 @@ int far_before_send(struct conn *conn, struct engine *engine, int fd, struct far
 	bool enters = false;
 	int rc;
 
+	if (atomic_load_explicit(&engine->far.lingers, memory_order_relaxed))
+		return -EPIPE;
 	far_adopts(conn, engine);
 	far_asks_again(conn, engine);
 	if (lock_take(&engine->out, &hold)) {
@@ -371,6 +373,8 @@ int far_before_raw(struct conn *conn, struct engine *engine, int fd, int flags)
 	struct lock_hold hold;
 	int rc;
 
+	if (atomic_load_explicit(&engine->far.lingers, memory_order_relaxed))
+		return -EPIPE; /* as behind the shutdown() that it is */
 	far_asks_again(conn, engine);
 	if (lock_take(&engine->out, &hold)) {
 		engine_switch_back(conn, engine, fd);
@@ -384,7 +388,8 @@ bool far_is_raw(struct conn *conn, struct engine *engine, int fd)
 {
 	far_asks_again(conn, engine);
 	far_step_out(conn, engine, fd);
-	return !far_is_between(engine) && !atomic_load(&shared_of(engine)->on_ring) && !atomic_load(&engine->far.error);
+	return !far_is_between(engine) && !atomic_load(&shared_of(engine)->on_ring) &&
+	       !atomic_load(&engine->far.error) && !atomic_load(&engine->far.lingers);
 }
 
 void far_parts(struct conn *conn, struct engine *engine, int fd)
@@ -404,14 +409,26 @@ void far_parts_for_good(struct conn *conn, struct engine *engine, int fd)
 	far_parts(conn, engine, fd);
 }
 
+static uint64_t owed(struct engine *engine)
+{
+	struct lock_hold hold;
+	uint64_t bytes = 0;
+
+	if (lock_take(&engine->out, &hold)) {
+		bytes = engine->far.resend_to - engine->far.resend_at + engine->far.frame_left;
+		lock_give(&engine->out, &hold);
+	}
+	return bytes;
+}
+
 int far_settle_out(struct conn *conn, struct engine *engine, int fd)
 {
-	uint64_t until = clock_now() + SETTLE_NS;
 	struct pollfd look = { .fd = fd, .events = POLLOUT };
+	struct far_hope hope = { 0 };
 	int rc;
 
 	while ((rc = far_before_raw(conn, engine, fd, MSG_DONTWAIT)) == -EAGAIN) {
-		if (clock_now() > until)
+		if (!far_hopes(&hope, owed(engine) + far_under_way(fd), far_is_silent(fd)))
 			return -ETIMEDOUT;
 		sys_call(SYS_poll, (long)&look, 1, 10, 0, 0, 0);
 	}

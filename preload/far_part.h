@@ -65,7 +65,8 @@ struct far_part {
 	uint64_t void_at; /* where a TAKEOVER that has not happened was */
 	uint64_t left_at; /* where the last SWITCH was */
 	bool was_void, has_left;
-	bool kept; /* the queue pair has broken, and no source is in the program's memory */
+	_Atomic bool lingers; /* the agent has what was owed, and goes on with it: nothing may follow */
+	bool kept;	      /* the queue pair has broken, and no source is in the program's memory */
 	uint8_t frame[FAR_FRAME_BYTES];
 	uint32_t frame_left;
 	/* Under the lock `in`. */

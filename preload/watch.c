@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "preload/watch.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -241,6 +242,35 @@ static void remove_watches(struct conn *conn, const struct set *set, int fd)
 void watch_forget(struct conn *conn)
 {
 	remove_watches(conn, NULL, -1);
+}
+
+/* Returns a descriptor of the set, or -1. */
+static int number_of(const struct set *set)
+{
+	for (uint32_t fd = 0; fd < table_size; fd++) {
+		if (table_set((int)fd) == set)
+			return (int)fd;
+	}
+	return -1;
+}
+
+/* Returns whether the kernel's set does not have it any more. */
+static bool leaves_kernel(const struct watch *watch)
+{
+	struct epoll_event none = { 0 };
+	int set = watch->fd < 0 ? -1 : number_of(watch->set);
+	long rc = set < 0 ? -EBADF : sys_call(SYS_epoll_ctl, set, EPOLL_CTL_DEL, watch->fd, (long)&none, 0, 0);
+
+	return rc >= 0 || rc == -ENOENT;
+}
+
+bool watch_leave_sets(struct conn *conn)
+{
+	bool all = true;
+
+	for (struct watch *watch = conn->watches; watch; watch = watch->next)
+		all &= leaves_kernel(watch);
+	return all;
 }
 
 static struct set *leaving;

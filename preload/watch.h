@@ -29,6 +29,12 @@ void watch_leave_index(struct watch *watch);
 /* Drops the registrations made under a descriptor that is closed while others of the connection stay. Under the lock. */
 void watch_forget_descriptor(struct conn *conn, int fd);
 
+/*
+ * Before its last descriptor is closed, and the socket goes on: the kernel would go on telling its sets of it. Returns false if one can't be
+ * told by any number. Under the lock.
+ */
+bool watch_leave_sets(struct conn *conn);
+
 /* Drops all registrations of a connection. Under the lock. */
 void watch_forget(struct conn *conn);
 

@@ -99,6 +99,15 @@ def test_connection_outlives_its_queue_pair(guest, step):
     assert counted(guest, step, "ring_receive_bytes") > 0
 
 
+@pytest.mark.parametrize("how", ["close", "shutdown", "exit"])
+def test_connection_that_ends_in_an_outage_loses_nothing(guest, how):
+    told = guest.measured(f"ended_by_{how}")
+    assert told["sent"] > 100_000
+    assert told["received"] == told["sent"], told
+    assert told["end"] == "end of file", told
+    assert counted(guest, f"ended_by_{how}", "rdma_meetings") > 0
+
+
 @pytest.mark.parametrize("step,other", [("kill_receiver", "client"), ("kill_transmitter", "server"), ("azsdp-kill", "server")])
 def test_peer_of_a_killed_process_is_told(guest, step, other):
     # Neither a hang, which ends by SIGKILL, nor a success.
