@@ -331,17 +331,17 @@ static void decide_on_ticks(void)
 		atomic_store(&ticks, any_to_look_after());
 }
 
-/* Returns whether there is more to be done soon. */
-static bool go_on_with_ended(void)
+/* Returns in how many ms there is more to be done, or -1. */
+static int go_on_with_ended(void)
 {
-	bool soon;
+	int ms;
 
 	if (!far_lingers())
-		return false;
+		return -1;
 	gate_enter();
-	soon = far_linger_step();
+	ms = far_linger_step();
 	gate_leave();
-	return soon;
+	return ms;
 }
 
 static void *agent_run(void *unused)
@@ -353,14 +353,15 @@ static void *agent_run(void *unused)
 	load();
 	far_linger_begin(events, &marker);
 	for (;;) {
-		bool owe = anybody_owes() | go_on_with_ended();
+		int ms = go_on_with_ended();
+		bool owe = anybody_owes();
 		long count;
 
 		decide_on_ticks();
 		count = sys_call(SYS_epoll_pwait, events, (long)ready, 32,
 				 atomic_load(&ticks) ? TICK_MS :
 				 owe		     ? 5 :
-						       -1,
+						       ms,
 				 0, 8);
 		if (atomic_load(&ticks) && clock_now() - ticked >= TICK_MS * NS_PER_MS)
 			tick();

@@ -25,6 +25,9 @@
 #define HOPE_NS NS_PER_SEC	      /* without anything that goes */
 #define HOPE_ALL_NS (10 * NS_PER_SEC) /* in all, and where the network does not answer */
 #define LOOK_MS 10
+#define SOON_MS 5 /* until it is looked whether the peer has acknowledged all; and when it has not for: */
+#define SOON_NS NS_PER_SEC
+#define LATE_MS 100
 #define STATE_CLOSED 7 /* TCP_CLOSE, in the kernel's numbers */
 
 struct lingering {
@@ -33,7 +36,7 @@ struct lingering {
 	int fd;
 	enum far_linger_how how;
 	bool watched;
-	bool sent;
+	uint64_t sent;	/* ns: when the last byte was; 0 */
 	size_t at, end; /* of bytes[] */
 	uint8_t bytes[];
 };
@@ -49,7 +52,8 @@ static _Atomic uint64_t left; /* bytes, that the peer has not acknowledged */
 
 struct seen {
 	uint64_t under_way;
-	bool silent, soon;
+	bool silent;
+	int ms; /* until the next look, -1: there need be none */
 };
 
 void far_linger_begin(int set, void *marker)
@@ -107,22 +111,38 @@ static void set_reset(int fd, bool on)
 	sys_call(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, (long)&reset, sizeof(reset), 0);
 }
 
-/* Whether close() does more than to leave it to the kernel. */
-static bool has_orders(int fd)
+static struct linger orders_of(int fd)
 {
 	struct linger asked = { 0 };
 	socklen_t bytes = sizeof(asked);
 
-	return sys_call(SYS_getsockopt, fd, SOL_SOCKET, SO_LINGER, (long)&asked, (long)&bytes, 0) < 0 || asked.l_onoff;
+	sys_call(SYS_getsockopt, fd, SOL_SOCKET, SO_LINGER, (long)&asked, (long)&bytes, 0);
+	return asked;
 }
 
-static bool may(struct conn *conn, struct engine *engine, int fd, enum far_linger_how how)
+static bool has_unread(struct conn *conn, int fd)
 {
-	if (agents_set < 0 || guest_sandboxed() || !room_for_own() || has_orders(fd))
+	int bytes = 0;
+
+	if (!engine_unread(conn, fd, &bytes))
+		sys_call(SYS_ioctl, fd, FIONREAD, (long)&bytes, 0, 0, 0);
+	return bytes > 0;
+}
+
+/* Whether a close() throws away what is under way, and tells the peer so. */
+static bool resets(struct conn *conn, int fd)
+{
+	struct linger orders = orders_of(fd);
+
+	return (orders.l_onoff && !orders.l_linger) || has_unread(conn, fd);
+}
+
+static bool may(struct conn *conn, int fd, enum far_linger_how how)
+{
+	if (agents_set < 0 || !room_for_own() || orders_of(fd).l_onoff)
 		return false;
-	/* What comes is thrown away, and nobody else may want it; with what is unread, the end is a reset. */
-	return how == FAR_LINGER_SHUT ||
-	       (conn->left_sets && !conn->handed && !atomic_load(&conn->spawned) && !evict_has_rest(engine));
+	/* What comes is thrown away, and nobody else may want it. */
+	return how == FAR_LINGER_SHUT || (conn->left_sets && !conn->handed && !atomic_load(&conn->spawned));
 }
 
 /* All that far->frame and the ring have. Returns false if the ring does not. */
@@ -179,7 +199,7 @@ static bool take(struct conn *conn, struct engine *engine, int fd, enum far_ling
 	struct far_part *far = &engine->far;
 	struct lingering *its;
 
-	if (far->out != FAR_OUT_OWES || !may(conn, engine, fd, how))
+	if (far->out != FAR_OUT_OWES || !may(conn, fd, how))
 		return false;
 	its = make(engine, fd);
 	if (!its)
@@ -217,12 +237,18 @@ bool far_may_linger(struct engine *engine)
 
 bool far_linger(struct conn *conn, struct engine *engine, int fd, enum far_linger_how how)
 {
-	int rc = far_before_raw(conn, engine, fd, MSG_DONTWAIT);
 	struct lock_hold hold;
-	bool done = rc != -EAGAIN;
+	bool done;
+	int rc;
 
+	if (guest_sandboxed())
+		return false;
+	rc = far_before_raw(conn, engine, fd, MSG_DONTWAIT);
+	done = rc != -EAGAIN;
 	if (done)
 		far_keep_error(engine, rc);
+	else if (how == FAR_LINGER_CLOSE && resets(conn, fd))
+		return true;
 	gate_enter(); /* a fork sees all of it, or nothing */
 	if (!done && lock_take(&engine->out, &hold)) {
 		done = engine->far.out == FAR_OUT_FREE || take(conn, engine, fd, how);
@@ -292,21 +318,21 @@ static bool step(struct lingering *its, struct seen *seen)
 		set_reset(its->fd, false);
 		if (its->how == FAR_LINGER_SHUT)
 			sys_call(SYS_shutdown, its->fd, SHUT_WR, 0, 0, 0, 0);
-		its->sent = true;
+		its->sent = clock_now();
 	}
 	if (its->how == FAR_LINGER_CLOSE)
 		throw_away_what_came(its->fd);
 	if (!awaits_peer(its->fd))
 		return true;
 	note(its, seen);
-	seen->soon = true;
+	seen->ms = clock_now() - its->sent < SOON_NS || seen->ms == SOON_MS ? SOON_MS : LATE_MS;
 	return false;
 }
 
-bool far_linger_step(void)
+int far_linger_step(void)
 {
 	struct lingering *new = atomic_exchange(&taken, NULL), **at = &all;
-	struct seen seen = { 0 };
+	struct seen seen = { .ms = -1 };
 
 	while (*at)
 		at = &(*at)->next;
@@ -327,7 +353,7 @@ bool far_linger_step(void)
 	}
 	atomic_store(&silent, seen.silent);
 	atomic_store(&left, seen.under_way);
-	return seen.soon;
+	return seen.ms;
 }
 
 void far_linger_end(void)

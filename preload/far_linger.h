@@ -21,8 +21,9 @@ enum far_linger_how {
 bool far_may_linger(struct engine *engine);
 
 /*
- * Sends what is owed, or has the agent go on with it. Waits for the peer's word about a move, at most 50 ms, and not for room. Under no lock of the
- * engine's. Returns false if neither can be: no agent, memory or descriptor, SO_LINGER is set, or others may have the socket; then nothing has changed.
+ * Sends what is owed, or has the agent go on with it; or leaves it where the kernel would throw it away: a close with unread bytes, or with SO_LINGER and
+ * no time. Waits for the peer's word about a move, at most 50 ms, and not for room. Under no lock of the engine's. Returns false if none of
+ * that can be: no agent, memory or descriptor, SO_LINGER says how long to wait, or others may have the socket; then nothing has changed.
  */
 bool far_linger(struct conn *conn, struct engine *engine, int fd, enum far_linger_how how);
 
@@ -52,8 +53,8 @@ void far_linger_end(void);
 /* The agent: its set of descriptors, in which an event whose data is the marker is for far_linger_step(). */
 void far_linger_begin(int set, void *marker);
 
-/* The agent, inside the gate. Returns whether it is to come again soon, with no event. */
-bool far_linger_step(void);
+/* The agent, inside the gate. Returns in how many ms it is to come again with no event, or -1. */
+int far_linger_step(void);
 
 /* In the child of a fork. */
 void far_linger_after_fork(void);

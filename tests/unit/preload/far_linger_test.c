@@ -107,6 +107,16 @@ static void close_client(void)
 	closed = true;
 }
 
+/* Waits for nobody, and leaves nothing to the agent. */
+static void close_at_once(void)
+{
+	uint64_t begun = clock_now();
+
+	close_client();
+	assert_true(clock_now() - begun < NS_PER_SEC);
+	assert_false(far_lingers());
+}
+
 /* What the accepting end receives, right and in order, while the agent goes on. Returns how it ends: 0, or -errno. */
 static ssize_t take_to_end(void)
 {
@@ -131,7 +141,7 @@ static void assert_all_has_come(void)
 {
 	assert_int_equal(take_to_end(), 0);
 	assert_int_equal(received[SERVER], sent[CLIENT]);
-	while (far_linger_step())
+	while (far_linger_step() >= 0)
 		;
 	assert_false(far_lingers());
 }
@@ -152,7 +162,7 @@ static void agent_is_woken_by_room_alone(void **state)
 	char data[PART];
 
 	close_client();
-	assert_false(far_linger_step());
+	assert_int_equal(far_linger_step(), -1);
 	assert_int_equal(epoll_wait(agents, &event, 1, 0), 0);
 	while (receive_some(SERVER, data, sizeof(data), MSG_DONTWAIT) > 0)
 		;
@@ -171,6 +181,8 @@ static void programs_sets_do_not_hear_of_it(void **state)
 	assert_int_equal(epoll_ctl(set, EPOLL_CTL_MOD, ends[CLIENT], &event), 0);
 	close_client();
 	assert_true(far_lingers());
+	assert_int_equal(real.send(ends[SERVER], "some", 4, MSG_NOSIGNAL), 4);
+	assert_int_equal(epoll_wait(set, &event, 1, 0), 0);
 	while (take_to_end() > 0)
 		;
 	assert_int_equal(epoll_wait(set, &event, 1, 0), 0);
@@ -265,16 +277,35 @@ static void orders_for_the_end_are_obeyed(void **state)
 	struct linger reset = { 1, 0 };
 
 	setsockopt(ends[CLIENT], SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+	close_at_once();
+	assert_int_equal(take_to_end(), -ECONNRESET);
+}
+
+static void close_that_is_to_wait_waits(void **state)
+{
+	struct linger some_time = { 1, 5 };
+
+	setsockopt(ends[CLIENT], SOL_SOCKET, SO_LINGER, &some_time, sizeof(some_time));
 	each = 20 * NS_PER_MS;
 	close_client();
 	assert_false(far_lingers());
-	assert_int_equal(take_to_end(), -ECONNRESET);
 }
 
 static void unread_bytes_are_a_reset_as_ever(void **state)
 {
-	each = 20 * NS_PER_MS;
-	close_client();
+	close_at_once();
+	assert_int_equal(take_to_end(), -ECONNRESET);
+}
+
+static void unread_bytes_of_tcp_are_a_reset_as_ever(void **state)
+{
+	int unread = 0;
+
+	serve(SERVER);
+	put(SERVER, 4);
+	while (!unread) /* what leads them is there first */
+		assert_true(engine_unread(conns[CLIENT], ends[CLIENT], &unread));
+	close_at_once();
 	assert_int_equal(take_to_end(), -ECONNRESET);
 }
 
@@ -315,6 +346,8 @@ int main(void)
 		CASE(close_behind_a_shutdown_loses_nothing),
 		CASE(orders_for_the_end_are_obeyed),
 		cmocka_unit_test_setup_teardown(unread_bytes_are_a_reset_as_ever, owe_unread, clean),
+		CASE(unread_bytes_of_tcp_are_a_reset_as_ever),
+		CASE(close_that_is_to_wait_waits),
 		cmocka_unit_test(hope_ends),
 #undef CASE
 	};
