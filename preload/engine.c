@@ -247,16 +247,14 @@ void engine_gives_up(struct conn *conn, struct engine *engine)
 }
 
 /* Before this process lets go: its last bytes are in the peer's ring or on their way by TCP, as after a send. Under no lock. */
-static void far_ends(struct conn *conn, struct engine *engine, int fd, bool process_goes_on)
+static void far_ends(struct conn *conn, struct engine *engine, int fd, enum far_linger_how how)
 {
 	if (!far_is(engine) || !conn->holder.counts)
 		return;
-	if (holders_alive(&engine->holders, &conn->holder) != 1)
-		far_parts(conn, engine, fd);
-	else if (process_goes_on)
-		evict_out_at_end(conn, engine, fd, FAR_LINGER_CLOSE);
+	if (holders_alive(&engine->holders, &conn->holder) == 1)
+		evict_out_at_end(conn, engine, fd, how);
 	else
-		evict_out(conn, engine, fd);
+		far_parts(conn, engine, fd);
 }
 
 void engine_goes(struct conn *conn)
@@ -268,7 +266,7 @@ void engine_goes(struct conn *conn)
 	if (!engine)
 		return;
 	sources_keep(conn, engine);
-	far_ends(conn, engine, fd, false);
+	far_ends(conn, engine, fd, FAR_LINGER_EXIT);
 	if (lock_take(&engine->in, &hold)) {
 		if (engine_is_held(conn, fd)) {
 			holders_alive(&engine->holders, &conn->holder);
@@ -323,7 +321,7 @@ bool engine_close(struct conn *conn, int fd)
 		return true;
 	if (conn->holder.counts)
 		holders_alive(&engine->holders, &conn->holder);
-	far_ends(conn, engine, fd, true);
+	far_ends(conn, engine, fd, FAR_LINGER_CLOSE);
 	if (conn->holder.counts && lock_take(&engine->in, &hold)) {
 		let_go(conn, engine, fd);
 		engine_meeting_ends(engine);

@@ -142,7 +142,7 @@ static bool may(struct conn *conn, int fd, enum far_linger_how how)
 	if (agents_set < 0 || !room_for_own() || orders_of(fd).l_onoff)
 		return false;
 	/* What comes is thrown away, and nobody else may want it. */
-	return how == FAR_LINGER_SHUT || (conn->left_sets && !conn->handed && !atomic_load(&conn->spawned));
+	return how != FAR_LINGER_CLOSE || (conn->left_sets && !conn->handed && !atomic_load(&conn->spawned));
 }
 
 /* All that far->frame and the ring have. Returns false if the ring does not. */
@@ -356,14 +356,29 @@ int far_linger_step(void)
 	return seen.ms;
 }
 
+static void allow(struct conn *conn)
+{
+	int fd = conn_fd(conn);
+	struct engine *engine = fd < 0 ? NULL : engine_enter(conn, fd);
+
+	if (!engine)
+		return;
+	if (!(atomic_load(&engine->shut) & SHUT_OUT))
+		atomic_store(&engine->far.lingers, false);
+	engine_leave(conn);
+}
+
 void far_linger_end(void)
 {
 	struct far_hope hope = { 0 };
+	bool any = far_lingers();
 
 	while (far_lingers() && far_hopes(&hope, atomic_load(&left), atomic_load(&silent))) {
 		far_kick();
 		sys_call(SYS_poll, 0, 0, LOOK_MS, 0, 0, 0);
 	}
+	if (any && !far_lingers())
+		conn_each(allow);
 }
 
 /* They are the parent's, whose agent was not in the middle of them: a fork waits for the gate. */

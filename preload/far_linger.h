@@ -15,6 +15,7 @@
 enum far_linger_how {
 	FAR_LINGER_CLOSE, /* the caller closes the descriptor, and has taken it out of all sets */
 	FAR_LINGER_SHUT,  /* the caller does not shut the socket down for sending: the agent does */
+	FAR_LINGER_EXIT,  /* far_linger_end() follows, for all of them together */
 };
 
 /* Whether the lane owes something to TCP, or is about to. Under no lock of the engine's. */
@@ -47,7 +48,7 @@ uint64_t far_under_way(int fd);
 /* Whether the peer's host does not acknowledge what TCP sends. */
 bool far_is_silent(int fd);
 
-/* Before the process ends, or becomes another: waits while there is hope. */
+/* Before the process ends, or becomes another: waits while there is hope. What the program sends behind that, it may. */
 void far_linger_end(void);
 
 /* The agent: its set of descriptors, in which an event whose data is the marker is for far_linger_step(). */

@@ -2,6 +2,7 @@
 /* A connection ends whose queue pair has broken, and the TCP socket has no room for what it owes: the agent's steps are the test's. */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/epoll.h>
 #include <time.h>
 #include <unistd.h>
@@ -246,6 +247,18 @@ static int raw_error(void)
 	return raw.error;
 }
 
+/* Both the agent and the peer. */
+static void *receive_and_go_on(void *unused)
+{
+	char data[PART];
+
+	while (far_lingers()) {
+		receive_some(SERVER, data, sizeof(data), MSG_DONTWAIT);
+		far_linger_step();
+	}
+	return unused;
+}
+
 static void what_is_owed_goes_on_behind_a_shutdown(void **state)
 {
 	char byte;
@@ -270,6 +283,48 @@ static void close_behind_a_shutdown_loses_nothing(void **state)
 	/* Unread bytes make its end a reset; by then all has arrived. */
 	take_to_end();
 	assert_int_equal(received[SERVER], sent[CLIENT]);
+}
+
+/* However many connections owe something: they are waited for together. */
+static void exit_waits_for_all_of_them_at_once(void **state)
+{
+	uint64_t begun = clock_now();
+	char data[PART];
+
+	engine_goes(conns[CLIENT]);
+	assert_true(clock_now() - begun < NS_PER_SEC);
+	assert_true(far_lingers());
+	assert_int_equal(raw_error(), -EPIPE);
+	while (received[SERVER] != sent[CLIENT]) {
+		ssize_t rc = receive_some(SERVER, data, sizeof(data), MSG_DONTWAIT);
+
+		far_linger_step();
+		received[SERVER] += rc > 0 ? (uint64_t)rc : 0;
+		assert_true(clock_now() - begun < 20 * NS_PER_SEC);
+	}
+	while (far_linger_step() >= 0)
+		;
+	assert_false(far_lingers());
+}
+
+static void what_is_sent_behind_that_may_be(void **state)
+{
+	pthread_t agent;
+
+	engine_goes(conns[CLIENT]);
+	assert_int_equal(pthread_create(&agent, NULL, receive_and_go_on, NULL), 0);
+	far_linger_end();
+	assert_false(far_lingers());
+	assert_int_equal(raw_error(), 0);
+	pthread_join(agent, NULL);
+}
+
+static void exit_does_not_wait_for_ever(void **state)
+{
+	each = 20 * NS_PER_MS;
+	engine_goes(conns[CLIENT]);
+	far_linger_end();
+	assert_true(far_lingers());
 }
 
 static void orders_for_the_end_are_obeyed(void **state)
@@ -344,6 +399,9 @@ int main(void)
 		CASE(end_of_the_process_is_no_end_of_file),
 		CASE(what_is_owed_goes_on_behind_a_shutdown),
 		CASE(close_behind_a_shutdown_loses_nothing),
+		CASE(exit_waits_for_all_of_them_at_once),
+		CASE(what_is_sent_behind_that_may_be),
+		CASE(exit_does_not_wait_for_ever),
 		CASE(orders_for_the_end_are_obeyed),
 		cmocka_unit_test_setup_teardown(unread_bytes_are_a_reset_as_ever, owe_unread, clean),
 		CASE(unread_bytes_of_tcp_are_a_reset_as_ever),
