@@ -249,6 +249,23 @@ void connect_by_sending(struct end *end, long by_message)
 }
 
 /* Many connections that come and go. */
+/* One after the other: on a busy machine the kernel has been seen to accept in another order than they were connected in. */
+static int accept_and_tell(struct end *end, int listening)
+{
+	int fd = (int)MUST(accept(listening, NULL, NULL));
+
+	tell_number(end, fd);
+	return fd;
+}
+
+static int connect_and_await(struct end *end, int port)
+{
+	int fd = connect_to(addresses.ipv4, port);
+
+	await_number(end);
+	return fd;
+}
+
 void connect_many(struct end *end, long count)
 {
 	int port, listening = -1, fds[64];
@@ -261,8 +278,7 @@ void connect_many(struct end *end, long count)
 	}
 	for (int round = 0; round < 3; round++) {
 		for (long i = 0; i < count; i++)
-			fds[i] = end->server ? (int)MUST(accept(listening, NULL, NULL)) :
-					       connect_to(addresses.ipv4, port);
+			fds[i] = end->server ? accept_and_tell(end, listening) : connect_and_await(end, port);
 		for (long i = 0; i < count; i++)
 			give_pattern(fds[i], (size_t)(i % 8 == 7 ? 20000 : 30), (unsigned int)i, 0);
 		for (long i = count - 1; i >= 0; i--)
