@@ -4,6 +4,7 @@
 
 #include <errno.h>
 
+#include "preload/far.h"
 #include "preload/guest.h"
 #include "rdma/later.h"
 
@@ -32,5 +33,7 @@ ssize_t engine_end_of(struct engine *engine, ssize_t rc)
 {
 	if (later_active() && engine_met(engine))
 		later_settle_lane(engine->channel.in.shared);
+	if (!rc && engine_met(engine) && far_is_cut(engine) && !(atomic_load(&engine->shut) & SHUT_IN))
+		return -ECONNRESET; /* the peer was killed before it had sent what it owed */
 	return atomic_load_explicit(&engine->channel.sources_in.lost, memory_order_relaxed) ? -ECONNRESET : rc;
 }

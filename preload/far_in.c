@@ -116,8 +116,8 @@ static uint64_t reached(const struct lane *in)
 	return atomic_load(&in->shared->received) + lane_unread_all(in);
 }
 
-/* The queue pair of the peer has broken: it goes on at `from`. What is in the ring comes first. */
-static void resumes(struct conn *conn, struct engine *engine, uint64_t from)
+/* The queue pair of the peer has broken: it goes on at `from`, with all up to `to` at least. What is in the ring comes first. */
+static void resumes(struct conn *conn, struct engine *engine, uint64_t from, uint64_t to)
 {
 	struct lane *in = lane_of(engine);
 	struct verbs_conn *link = far_link(conn);
@@ -128,11 +128,12 @@ static void resumes(struct conn *conn, struct engine *engine, uint64_t from)
 	far_is_up(conn, engine);
 	look_at_moves(conn, engine);
 	here = reached(in);
-	if (from > here) {
+	if (from > here || to < here) {
 		engine->far.nonsense = true;
 		return;
 	}
 	engine->far.skip = here - from;
+	engine->far.owed = to;
 	engine->far.expects = false;
 	engine->far.left = 0;
 	avail_cut(in);
@@ -140,13 +141,13 @@ static void resumes(struct conn *conn, struct engine *engine, uint64_t from)
 	log_info("a peer on another host goes on over TCP: %llu bytes again", (unsigned long long)engine->far.skip);
 }
 
-static uint64_t frame_position(const uint8_t *frame)
+static uint64_t position_at(const uint8_t *bytes)
 {
-	uint64_t from = 0;
+	uint64_t position = 0;
 
 	for (int i = 0; i < 8; i++)
-		from |= (uint64_t)frame[1 + i] << 8 * i;
-	return from;
+		position |= (uint64_t)bytes[i] << 8 * i;
+	return position;
 }
 
 /* At the front of the stream there is a frame, or its beginning. */
@@ -161,7 +162,7 @@ static void take_frame(struct conn *conn, struct engine *engine, int fd)
 		return;
 	}
 	take_control(engine, fd, sizeof(frame));
-	resumes(conn, engine, frame_position(frame));
+	resumes(conn, engine, position_at(frame + 1), position_at(frame + 9));
 }
 
 /* Nothing has come behind the TAKEOVER: whether the peer has given it up, and goes on by raw bytes, shows by their first. */
@@ -384,7 +385,7 @@ size_t far_data_there(struct engine *engine, int fd, size_t raw)
 		if (bytes[front] == FAR_CODE_GO(in->passed_codes)) {
 			front++;
 		} else if (got >= (long)front + FAR_FRAME_BYTES) {
-			from = frame_position(bytes + front);
+			from = position_at(bytes + front + 1);
 			here = reached(in);
 			front += FAR_FRAME_BYTES + (here > from ? here - from : 0);
 		} else {
@@ -403,7 +404,10 @@ bool far_is_control_there(const struct engine *engine)
 
 bool far_is_cut(const struct engine *engine)
 {
-	return far_is(engine) && ((from_ring(engine) && !lane_has_left(&engine->channel.in)) || engine->far.skip);
+	const struct lane *in = &engine->channel.in;
+
+	return far_is(engine) &&
+	       ((from_ring(engine) && !lane_has_left(in)) || engine->far.skip || reached(in) < engine->far.owed);
 }
 
 void far_took_there(struct conn *conn)

@@ -104,13 +104,6 @@ uint64_t far_under_way(int fd)
 	return sys_call(SYS_ioctl, fd, SIOCOUTQ, (long)&bytes, 0, 0, 0) >= 0 && bytes > 0 ? (uint64_t)bytes : 0;
 }
 
-static void set_reset(int fd, bool on)
-{
-	struct linger reset = { .l_onoff = on, .l_linger = 0 };
-
-	sys_call(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, (long)&reset, sizeof(reset), 0);
-}
-
 static struct linger orders_of(int fd)
 {
 	struct linger asked = { 0 };
@@ -206,7 +199,6 @@ static bool take(struct conn *conn, struct engine *engine, int fd, enum far_ling
 		return false;
 	table_own_keep(its->fd);
 	its->how = how;
-	set_reset(its->fd, true);
 	atomic_fetch_add(&engine->channel.out.shared->bells, far->frame_left);
 	far->frame_left = 0;
 	far->resend_at = far->resend_to;
@@ -315,7 +307,6 @@ static bool step(struct lingering *its, struct seen *seen)
 		return false;
 	}
 	if (!its->sent) {
-		set_reset(its->fd, false);
 		if (its->how == FAR_LINGER_SHUT)
 			sys_call(SYS_shutdown, its->fd, SHUT_WR, 0, 0, 0, 0);
 		its->sent = clock_now();

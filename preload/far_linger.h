@@ -4,8 +4,8 @@
  * goes on sending behind that what it has accepted; of these it has not accepted all, as the socket is full. So the agent goes on with them
  * through a descriptor of its own. The connection's lanes have ended by then: what is left are bytes.
  *
- * Until the kernel has them all, the end of the process is to be a reset: an end of file would be a false one. One that is closed stays open
- * until the peer has acknowledged all: what the peer's library says by TCP meanwhile would be answered by a reset, which throws away what is under way.
+ * Should the process end before the kernel has them all, the peer knows by FAR_RESUME that bytes are missing. One that is closed stays open until the
+ * peer has acknowledged all: what the peer's library says by TCP meanwhile would be answered by a reset, which throws away what is under way.
  */
 #ifndef ZC_PRELOAD_FAR_LINGER_H
 #define ZC_PRELOAD_FAR_LINGER_H

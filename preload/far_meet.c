@@ -352,7 +352,7 @@ static void begin_books(struct far_part *far, uint64_t position)
 	far->owes_word = false;
 	far->left = 0;
 	far->expects = false;
-	far->skip = 0;
+	far->skip = far->owed = 0;
 }
 
 /* A fork may have prepared some, for a peer on this host. */

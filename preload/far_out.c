@@ -147,8 +147,10 @@ static void owes(struct engine *engine)
 	far->resend_to = to;
 	engine->ring_bytes -= to - from;
 	far->frame[0] = FAR_CODE_RESUME(engine->channel.out.codes);
-	for (int i = 0; i < 8; i++)
+	for (int i = 0; i < 8; i++) {
 		far->frame[1 + i] = (uint8_t)(from >> 8 * i);
+		far->frame[9 + i] = (uint8_t)(to >> 8 * i);
+	}
 	far->frame_left = FAR_FRAME_BYTES;
 }
 

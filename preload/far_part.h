@@ -24,7 +24,8 @@ enum far_out {
 	FAR_OUT_OWES,	/* FAR_GO, or behind a break FAR_RESUME and what follows, is still to be sent */
 };
 
-#define FAR_FRAME_BYTES 9 /* FAR_RESUME: its code, and a position, little endian */
+#define FAR_FRAME_BYTES                                                                                                \
+	17 /* FAR_RESUME: its code, and two positions, little endian: of what follows, and of what was owed at the time */
 
 /* A part of the engine, shared over fork like it. */
 struct far_part {
@@ -84,6 +85,7 @@ struct far_part {
 	uint32_t left_bells;
 	bool expects;  /* behind a SWITCH: FAR_GO or FAR_RESUME is next in the stream */
 	uint64_t skip; /* bytes of the stream that are here already */
+	uint64_t owed; /* stream position up to which the peer has promised to send by TCP */
 	_Atomic bool
 		nonsense; /* the peer has sent what can't be, or what is here can't be told: the connection is over */
 };

@@ -108,6 +108,13 @@ def test_connection_that_ends_in_an_outage_loses_nothing(guest, how):
     assert counted(guest, f"ended_by_{how}", "rdma_meetings") > 0
 
 
+def test_killed_process_that_owes_bytes_makes_no_end_of_file(guest):
+    told = guest.measured("ended_by_killed")
+    assert told["sent"] > 100_000
+    assert (told["end"] == "end of file") is (told["received"] == told["sent"]), told
+    assert told["end"] in ("end of file", "Connection reset by peer"), told
+
+
 @pytest.mark.parametrize("step,other", [("kill_receiver", "client"), ("kill_transmitter", "server"), ("azsdp-kill", "server")])
 def test_peer_of_a_killed_process_is_told(guest, step, other):
     # Neither a hang, which ends by SIGKILL, nor a success.

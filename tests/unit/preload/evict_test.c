@@ -6,7 +6,7 @@
 #include "far_pair_testing.h"
 #include "preload/far_part.h"
 
-#define FRAME 9 /* bytes of FAR_RESUME */
+#define FRAME 17 /* bytes of FAR_RESUME */
 
 static void await_stream(int end)
 {

@@ -11,7 +11,7 @@
 #include "preload/far_linger.h"
 #include "preload/watch.h"
 
-#define OWED 200000u /* more than both sockets hold */
+#define OWED 150000u /* more than both sockets hold */
 
 static uint64_t ahead, each; /* ns, of the clock; what each look at it adds */
 static bool closed;	     /* the connecting end is */
@@ -327,6 +327,24 @@ static void exit_does_not_wait_for_ever(void **state)
 	assert_true(far_lingers());
 }
 
+static void process_that_is_killed_owing_makes_no_end_of_file(void **state)
+{
+	close(ends[CLIENT]); /* as the kernel does */
+	assert_int_equal(take_to_end(), -ECONNRESET);
+	assert_true(received[SERVER] < sent[CLIENT]);
+	conn_close(ends[CLIENT]);
+	closed = true;
+}
+
+static void one_that_owes_nothing_more_makes_one(void **state)
+{
+	take_all(SERVER);
+	close(ends[CLIENT]);
+	assert_int_equal(take_to_end(), 0);
+	conn_close(ends[CLIENT]);
+	closed = true;
+}
+
 static void orders_for_the_end_are_obeyed(void **state)
 {
 	struct linger reset = { 1, 0 };
@@ -402,6 +420,8 @@ int main(void)
 		CASE(exit_waits_for_all_of_them_at_once),
 		CASE(what_is_sent_behind_that_may_be),
 		CASE(exit_does_not_wait_for_ever),
+		CASE(process_that_is_killed_owing_makes_no_end_of_file),
+		CASE(one_that_owes_nothing_more_makes_one),
 		CASE(orders_for_the_end_are_obeyed),
 		cmocka_unit_test_setup_teardown(unread_bytes_are_a_reset_as_ever, owe_unread, clean),
 		CASE(unread_bytes_of_tcp_are_a_reset_as_ever),

@@ -257,8 +257,10 @@ static void what_comes_again_is_no_unread_byte(void **state)
 	assert_int_equal(send_whole(0, "ring"), 4);
 	assert_true(lane_switch(lane_from(0)));
 	from = atomic_load(&lane_from(0)->shared->sent) - 2;
-	for (int i = 0; i < 8; i++)
+	for (int i = 0; i < 8; i++) {
 		frame[1 + i] = (uint8_t)(from >> 8 * i);
+		frame[9 + i] = (uint8_t)((from + 2) >> 8 * i);
+	}
 	memcpy(frame + FAR_FRAME_BYTES, "ngraw", 5);
 	put_in_stream(frame, sizeof(frame));
 	assert_int_equal(unread(1), 7);
@@ -481,8 +483,10 @@ static void go_on_by_tcp(int number)
 	uint8_t frame[FAR_FRAME_BYTES + 2] = { FAR_CODE_RESUME(CODES) };
 	uint64_t from = atomic_load(&lane_from(1)->shared->sent) - 2;
 
-	for (int i = 0; i < 8; i++)
+	for (int i = 0; i < 8; i++) {
 		frame[1 + i] = (uint8_t)(from >> 8 * i);
+		frame[9 + i] = (uint8_t)((from + 2) >> 8 * i);
+	}
 	real.send(ends[1], frame, sizeof(frame), 0);
 }
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT
 """
 linger.py HOW ADDRESS DOWN UP: a connection over RDMA to a process that listens there; DOWN, a command, takes the network away, UP brings it back
-after three seconds. The connecting end sends meanwhile what it can without waiting, and ends: by HOW, close, shutdown or exit. Tells what each
-has sent and received, and how it ended. To be run under libzc.so.
+after three seconds. The connecting end sends meanwhile what it can without waiting, and ends: by HOW, close, shutdown, exit, or killed, right behind a
+close. Tells what each has sent and received, and how it ended. To be run under libzc.so.
 """
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -56,12 +57,14 @@ def send(where, how, down, up, told):
     with subprocess.Popen(f"sleep {AWAY_S}; {up}", shell=True) as back:
         os.write(told, json.dumps({"sent": send_what_goes(connection)}).encode())
         os.close(told)
-        if how == "close":
+        if how in ("close", "killed"):
             connection.close()
         elif how == "shutdown":
             connection.shutdown(socket.SHUT_WR)
         else:
             os._exit(0)
+        if how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
         back.wait()
         sys.stdin.read()  # until the accepting end has all
 
