@@ -140,7 +140,7 @@ void engine_take_back(struct engine *engine, const struct channel *rest)
 	engine->channel.in = rest->out;
 	/* Of a peer on another host nothing is looked for in this ring. */
 	engine->far.looked = atomic_load(&rest->out.shared->tail);
-	engine->far.left = 0;
+	engine->far.left = engine->far.owed = 0;
 	engine->far.expects = false;
 	channel_close(&before);
 }
@@ -309,7 +309,9 @@ bool engine_may_linger(struct conn *conn)
 {
 	struct engine *engine = atomic_load(&conn->engine);
 
-	return engine && far_is(engine) && !guest_sandboxed() && far_may_linger(engine);
+	/* A set may be shared as well, and the registration in it be another holder's, too. */
+	return engine && far_is(engine) && !guest_sandboxed() && atomic_load(&engine->holders.count) == 1 &&
+	       far_may_linger(engine);
 }
 
 bool engine_close(struct conn *conn, int fd)

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "far_pair_testing.h"
+#include "preload/evict.h"
 #include "preload/far_linger.h"
 #include "preload/watch.h"
 
@@ -191,6 +192,16 @@ static void programs_sets_do_not_hear_of_it(void **state)
 	close(set);
 }
 
+static void set_that_others_may_share_is_left_alone(void **state)
+{
+	struct holders *holders = &engine_of(CLIENT)->holders;
+
+	assert_true(engine_may_linger(conns[CLIENT]));
+	atomic_fetch_add(&holders->count, 1);
+	assert_false(engine_may_linger(conns[CLIENT]));
+	atomic_fetch_sub(&holders->count, 1);
+}
+
 /* A number that was closed while another one stayed: the kernel's registration has no name any more. */
 static void socket_that_a_set_can_not_forget_is_waited_for(void **state)
 {
@@ -336,6 +347,32 @@ static void process_that_is_killed_owing_makes_no_end_of_file(void **state)
 	closed = true;
 }
 
+/* Bytes are unread in the ring, those that were owed have come by TCP, and the rings are left for good. */
+static int come_ashore(void **state)
+{
+	if (begin(NULL))
+		return -1;
+	closed = false;
+	ahead = each = 0;
+	exchange();
+	put(CLIENT, PART);
+	cut();
+	put(CLIENT, PART);
+	break_both();
+	serve(CLIENT);
+	serve(SERVER);
+	evict_all_of(conns[SERVER]);
+	return 0;
+}
+
+static void who_has_left_the_rings_has_an_end_of_file(void **state)
+{
+	assert_true(engine_reads(engine_of(SERVER)));
+	close_client();
+	assert_int_equal(take_to_end(), 0);
+	assert_int_equal(received[SERVER], sent[CLIENT]);
+}
+
 static void one_that_owes_nothing_more_makes_one(void **state)
 {
 	take_all(SERVER);
@@ -411,6 +448,7 @@ int main(void)
 		CASE(agent_is_woken_by_room_alone),
 		CASE(programs_sets_do_not_hear_of_it),
 		cmocka_unit_test_setup_teardown(programs_sets_do_not_hear_of_it, break_unnoticed, clean),
+		CASE(set_that_others_may_share_is_left_alone),
 		CASE(socket_that_another_program_may_have_is_waited_for),
 		CASE(socket_that_a_set_can_not_forget_is_waited_for),
 		CASE(what_comes_meanwhile_is_no_reset),
@@ -422,6 +460,7 @@ int main(void)
 		CASE(exit_does_not_wait_for_ever),
 		CASE(process_that_is_killed_owing_makes_no_end_of_file),
 		CASE(one_that_owes_nothing_more_makes_one),
+		cmocka_unit_test_setup_teardown(who_has_left_the_rings_has_an_end_of_file, come_ashore, clean),
 		CASE(orders_for_the_end_are_obeyed),
 		cmocka_unit_test_setup_teardown(unread_bytes_are_a_reset_as_ever, owe_unread, clean),
 		CASE(unread_bytes_of_tcp_are_a_reset_as_ever),
