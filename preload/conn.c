@@ -275,7 +275,7 @@ static bool end(struct conn *conn, int fd)
 {
 	bool unused;
 
-	conn->left_sets = engine_may_linger(conn) && watch_leave_sets(conn);
+	conn->left_sets = engine_may_linger(conn, fd) && watch_leave_sets(conn);
 	watch_forget(conn); /* before the engine that a hot one looks at */
 	unused = engine_close(conn, fd);
 	sg_close(conn, fd);

@@ -231,9 +231,13 @@ static void let_go(struct conn *conn, struct engine *engine, int fd)
 	conn->goes = true;
 	if (later_active() && engine_met(engine))
 		later_settle_lane(engine->channel.in.shared);
-	if (atomic_fetch_add(&engine->going, 1) + 1 >= atomic_load(&engine->holders.count) && engine_met(engine) &&
-	    !guest_sandboxed())
+	if (atomic_fetch_add(&engine->going, 1) + 1 < atomic_load(&engine->holders.count) || !engine_met(engine) ||
+	    guest_sandboxed())
+		return;
+	if (conn_is_same(conn, fd))
 		close_lanes(conn, engine, fd);
+	else /* the number was given up behind our back, and is another's */
+		lane_reads(&engine->channel.in, false);
 }
 
 bool engine_is_held(const struct conn *conn, int fd)
@@ -249,7 +253,7 @@ void engine_gives_up(struct conn *conn, struct engine *engine)
 /* Before this process lets go: its last bytes are in the peer's ring or on their way by TCP, as after a send. Under no lock. */
 static void far_ends(struct conn *conn, struct engine *engine, int fd, enum far_linger_how how)
 {
-	if (!far_is(engine) || !conn->holder.counts)
+	if (!far_is(engine) || !conn->holder.counts || !conn_is_same(conn, fd))
 		return;
 	if (holders_alive(&engine->holders, &conn->holder) == 1)
 		evict_out_at_end(conn, engine, fd, how);
@@ -305,13 +309,13 @@ static void await_those_inside(struct engine *engine)
 		lock_give(&engine->in, &hold);
 }
 
-bool engine_may_linger(struct conn *conn)
+bool engine_may_linger(struct conn *conn, int fd)
 {
 	struct engine *engine = atomic_load(&conn->engine);
 
 	/* A set may be shared as well, and the registration in it be another holder's, too. */
 	return engine && far_is(engine) && !guest_sandboxed() && atomic_load(&engine->holders.count) == 1 &&
-	       far_may_linger(engine);
+	       conn_is_same(conn, fd) && far_may_linger(engine);
 }
 
 bool engine_close(struct conn *conn, int fd)

@@ -179,7 +179,7 @@ void engine_pin(struct conn *conn, int fd);
 bool engine_shuts(struct conn *conn, int fd, int how);
 
 /* Whether its socket may outlive its last descriptor, as the agent goes on with it (far_linger.h). */
-bool engine_may_linger(struct conn *conn);
+bool engine_may_linger(struct conn *conn, int fd);
 
 /*
  * The connection is handed to somebody who knows nothing of lanes: TCP for good, if nothing is unread in the ring (evict.h).

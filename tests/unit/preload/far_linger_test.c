@@ -196,10 +196,41 @@ static void set_that_others_may_share_is_left_alone(void **state)
 {
 	struct holders *holders = &engine_of(CLIENT)->holders;
 
-	assert_true(engine_may_linger(conns[CLIENT]));
+	assert_true(engine_may_linger(conns[CLIENT], ends[CLIENT]));
 	atomic_fetch_add(&holders->count, 1);
-	assert_false(engine_may_linger(conns[CLIENT]));
+	assert_false(engine_may_linger(conns[CLIENT], ends[CLIENT]));
 	atomic_fetch_sub(&holders->count, 1);
+}
+
+/* By a system call that nobody sees; the connection that has it now hears nothing of the former one. */
+static void number_that_is_another_s_by_now_is_left_alone(void **state)
+{
+	struct epoll_event event = { .events = EPOLLOUT, .data.u64 = 7 };
+	int pair[2], set = epoll_create1(EPOLL_CLOEXEC);
+	struct linger its = { 0 };
+	char byte;
+
+	set_open(set);
+	assert_int_equal(epoll_ctl(set, EPOLL_CTL_ADD, ends[CLIENT], &event), 0);
+	watch_follow(set, EPOLL_CTL_ADD, ends[CLIENT], &event);
+	connect_pair(pair);
+	assert_int_equal(dup2(pair[0], ends[CLIENT]), ends[CLIENT]);
+	close(pair[0]);
+	assert_int_equal(send(pair[1], "kept", 4, 0), 4);
+	assert_int_equal(epoll_ctl(set, EPOLL_CTL_ADD, ends[CLIENT], &event), 0);
+	conn_close(ends[CLIENT]);
+	closed = true;
+	assert_false(far_lingers());
+	assert_int_equal(recv(pair[1], &byte, 1, MSG_DONTWAIT), -1);
+	assert_int_equal(errno, EAGAIN);
+	assert_int_equal(recv(ends[CLIENT], (char[8]){ 0 }, 8, 0), 4);
+	assert_int_equal(getsockopt(ends[CLIENT], SOL_SOCKET, SO_LINGER, &its, &(socklen_t){ sizeof(its) }), 0);
+	assert_false(its.l_onoff);
+	assert_int_equal(epoll_wait(set, &event, 1, 0), 1);
+	close(ends[CLIENT]);
+	close(pair[1]);
+	set_release(set);
+	close(set);
 }
 
 /* A number that was closed while another one stayed: the kernel's registration has no name any more. */
@@ -449,6 +480,8 @@ int main(void)
 		CASE(programs_sets_do_not_hear_of_it),
 		cmocka_unit_test_setup_teardown(programs_sets_do_not_hear_of_it, break_unnoticed, clean),
 		CASE(set_that_others_may_share_is_left_alone),
+		CASE(number_that_is_another_s_by_now_is_left_alone),
+		cmocka_unit_test_setup_teardown(number_that_is_another_s_by_now_is_left_alone, owe_unread, clean),
 		CASE(socket_that_another_program_may_have_is_waited_for),
 		CASE(socket_that_a_set_can_not_forget_is_waited_for),
 		CASE(what_comes_meanwhile_is_no_reset),
