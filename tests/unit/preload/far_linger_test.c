@@ -14,7 +14,7 @@
 
 #define OWED 150000u /* more than both sockets hold */
 
-static uint64_t ahead, each; /* ns, of the clock; what each look at it adds */
+static _Atomic uint64_t ahead, each; /* ns, of the clock; what each look at it adds */
 static bool closed;	     /* the connecting end is */
 static int agents, marker;
 
@@ -90,9 +90,13 @@ static int clean(void **state)
 {
 	far_linger_after_fork();
 	close(agents);
-	for (int end = closed ? SERVER : CLIENT; end <= SERVER; end++) {
+	for (int end = CLIENT; end <= SERVER; end++) {
 		far_drop_all(&fars[end]);
 		channel_close(&fars[end].channel);
+		if (end == CLIENT && closed) {
+			channel_close(&fars[end].ended);
+			continue;
+		}
 		conns[end]->far = NULL;
 		atomic_store(&engine_of(end)->far.state, FAR_NONE);
 		engine_of(end)->far.out = FAR_OUT_FREE;
