@@ -15,7 +15,7 @@
 #define OWED 150000u /* more than both sockets hold */
 
 static _Atomic uint64_t ahead, each; /* ns, of the clock; what each look at it adds */
-static bool closed;	     /* the connecting end is */
+static bool closed;		     /* the connecting end is */
 static int agents, marker;
 
 /* This program's clock, in the place of the library's. */
