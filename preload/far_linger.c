@@ -6,6 +6,7 @@
 #include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
@@ -252,10 +253,22 @@ bool far_linger(struct conn *conn, struct engine *engine, int fd, enum far_linge
 	return done;
 }
 
+/* A send would use up the error, and the program may receive yet. */
+static bool has_failed(int fd)
+{
+	struct pollfd look = { .fd = fd };
+
+	return sys_call(SYS_poll, (long)&look, 1, 0, 0, 0, 0) > 0 && look.revents & POLLERR;
+}
+
 /* Returns whether there is more to send, and no room. */
 static bool sends(struct lingering *its)
 {
 	while (its->at < its->end) {
+		if (has_failed(its->fd)) {
+			its->end = its->at;
+			break;
+		}
 		long rc = sys_call(SYS_sendto, its->fd, (long)(its->bytes + its->at), (long)(its->end - its->at),
 				   MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0);
 

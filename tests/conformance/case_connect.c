@@ -248,7 +248,6 @@ void connect_by_sending(struct end *end, long by_message)
 	converse(end, end->fd);
 }
 
-/* Many connections that come and go. */
 /* One after the other: on a busy machine the kernel has been seen to accept in another order than they were connected in. */
 static int accept_and_tell(struct end *end, int listening)
 {
@@ -266,6 +265,7 @@ static int connect_and_await(struct end *end, int port)
 	return fd;
 }
 
+/* Many connections that come and go. */
 void connect_many(struct end *end, long count)
 {
 	int port, listening = -1, fds[64];

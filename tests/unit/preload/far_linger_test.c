@@ -321,6 +321,20 @@ static void what_is_owed_goes_on_behind_a_shutdown(void **state)
 	assert_int_equal(receive_some(CLIENT, &byte, 1, MSG_DONTWAIT), -EAGAIN);
 }
 
+static void error_behind_a_shutdown_is_the_program_s(void **state)
+{
+	struct linger reset = { 1, 0 };
+	char byte;
+
+	assert_true(engine_shuts(conns[CLIENT], ends[CLIENT], SHUT_WR));
+	setsockopt(ends[SERVER], SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+	close(ends[SERVER]);
+	far_linger_step();
+	assert_false(far_lingers());
+	assert_int_equal(recv(ends[CLIENT], &byte, 1, MSG_DONTWAIT), -1);
+	assert_int_equal(errno, ECONNRESET);
+}
+
 static void close_behind_a_shutdown_loses_nothing(void **state)
 {
 	assert_true(engine_shuts(conns[CLIENT], ends[CLIENT], SHUT_WR));
@@ -492,6 +506,7 @@ int main(void)
 		CASE(end_of_the_process_is_no_end_of_file),
 		CASE(what_is_owed_goes_on_behind_a_shutdown),
 		CASE(close_behind_a_shutdown_loses_nothing),
+		CASE(error_behind_a_shutdown_is_the_program_s),
 		CASE(exit_waits_for_all_of_them_at_once),
 		CASE(what_is_sent_behind_that_may_be),
 		CASE(exit_does_not_wait_for_ever),
