@@ -50,10 +50,18 @@ void engine_drop_own(int *fd)
 	sys_call(SYS_close, *fd, 0, 0, 0, 0, 0);
 	*fd = -1;
 }
+
+/* Whether a meeting has left descriptors open, in this process. */
+static bool has_begun(const struct engine *engine)
+{
+	return (engine->offer >= 0 || engine->visitor >= 0 || engine->reached >= 0) &&
+	       engine->meeting_process == (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
+}
+
 void engine_meeting_ends(struct engine *engine)
 {
-	if (engine->meeting_process != (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0))
-		return; /* they are another's */
+	if (!has_begun(engine))
+		return;
 	engine_drop_own(&engine->offer);
 	engine_drop_own(&engine->visitor);
 	engine_drop_own(&engine->reached);
@@ -295,10 +303,7 @@ void engine_step(struct conn *conn, struct engine *engine, int fd)
 
 static bool has_open(const struct conn *conn, const struct engine *engine)
 {
-	if (conn->engine_fd >= 0)
-		return true;
-	return (engine->offer >= 0 || engine->visitor >= 0 || engine->reached >= 0) &&
-	       engine->meeting_process == (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
+	return conn->engine_fd >= 0 || has_begun(engine);
 }
 
 bool engine_spares(struct conn *conn)
