@@ -305,15 +305,27 @@ int far_look_there(struct conn *conn, struct engine *engine, int fd)
 	return far->nonsense ? -ECONNRESET : 0;
 }
 
+/* Waits for what comes, or for an end: notices of the kernel's (MSG_ZEROCOPY, SO_TIMESTAMPING), which poll() tells as POLLERR, are neither. */
+static short await_stream(int fd, int ms)
+{
+	struct pollfd look = { .fd = fd, .events = POLLIN | POLLRDHUP };
+	uint64_t until = clock_now() + (uint64_t)ms * NS_PER_MS;
+
+	do {
+		look.revents = 0;
+		sys_call(SYS_poll, (long)&look, 1, ms, 0, 0, 0);
+	} while (look.revents == POLLERR && clock_now() < until);
+	return look.revents;
+}
+
 /* One that the peer has sent before it knew. */
 static void await_last_bell(struct engine *engine, int fd)
 {
 	const struct lane_shared *in = lane_of(engine)->shared;
-	struct pollfd look = { .fd = fd, .events = POLLIN };
 
 	if (atomic_load(&in->waits) & 1 && atomic_load(&in->tail) != engine->far.armed_at &&
 	    atomic_load(&in->bells_seen) == engine->far.armed_bells)
-		sys_call(SYS_poll, (long)&look, 1, BELL_ARRIVES_MS, 0, 0, 0);
+		await_stream(fd, BELL_ARRIVES_MS);
 }
 
 /* Whether something is to come by TCP that is no data: behind a SWITCH that the peer knows to be known, or where the queue pair has broken. */
@@ -332,8 +344,8 @@ static bool is_to_come(const struct engine *engine, bool knows)
  */
 static void await_last_words(struct conn *conn, struct engine *engine, int fd, bool knows)
 {
-	struct pollfd look = { .fd = fd, .events = POLLIN | POLLRDHUP };
 	uint64_t until = clock_now() + FAR_ANSWER_NS;
+	short told = 0;
 	bool last = false;
 	size_t none;
 
@@ -342,8 +354,8 @@ static void await_last_words(struct conn *conn, struct engine *engine, int fd, b
 		if (far_look(conn, engine, fd) < 0 || last)
 			return;
 		if (is_to_come(engine, knows))
-			sys_call(SYS_poll, (long)&look, 1, 1, 0, 0, 0);
-		last = look.revents & (POLLRDHUP | POLLHUP | POLLERR) || clock_now() > until;
+			told = await_stream(fd, 1);
+		last = told & (POLLRDHUP | POLLHUP) || clock_now() > until;
 	}
 }
 

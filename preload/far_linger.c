@@ -253,12 +253,12 @@ bool far_linger(struct conn *conn, struct engine *engine, int fd, enum far_linge
 	return done;
 }
 
-/* A send would use up the error, and the program may receive yet. */
+/* A send would use up the error, and the program may receive yet. Not POLLERR: that may be notices of the kernel's. */
 static bool has_failed(int fd)
 {
 	struct pollfd look = { .fd = fd };
 
-	return sys_call(SYS_poll, (long)&look, 1, 0, 0, 0, 0) > 0 && look.revents & POLLERR;
+	return sys_call(SYS_poll, (long)&look, 1, 0, 0, 0, 0) > 0 && look.revents & POLLHUP;
 }
 
 /* Returns whether there is more to send, and no room. */

@@ -6,8 +6,10 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 
 #include "met_testing.h"
 
@@ -201,6 +203,31 @@ static void peer_that_moves_and_gets_nowhere_does_not_hold_a_send(void **state)
 	pthread_join(peer, NULL);
 }
 
+static void ring(int number)
+{
+	real.send(ends[0], "", 1, 0);
+	lane_rang(lane_from(0), true);
+}
+
+/* Whoever has the stream next would find its byte there. */
+static void doorbell_that_is_being_rung_is_waited_for_beside_notices(void **state)
+{
+	struct itimerval soon = { .it_value.tv_usec = 20000 };
+	char byte;
+
+	notice_sends(ends[1]);
+	assert_int_equal(real.send(ends[1], "", 1, 0), 1);
+	assert_true(has_notices(ends[1]));
+	atomic_store(&lane_from(0)->shared->ringing, 1);
+	signal(SIGALRM, ring);
+	assert_int_equal(setitimer(ITIMER_REAL, &soon, NULL), 0);
+	assert_true(engine_retire(conns[1], ends[1]));
+	signal(SIGALRM, SIG_DFL);
+	assert_int_equal(atomic_load(&lane_from(0)->shared->ringing), 0);
+	assert_int_equal(real.recv(ends[1], &byte, 1, MSG_DONTWAIT), -1);
+	assert_int_equal(errno, EAGAIN);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, connect_ends, close_ends)
@@ -215,6 +242,7 @@ int main(void)
 		TEST(file_that_could_not_be_sent_stays_where_it_was),
 		TEST(doorbells_of_a_shared_connection_are_left_to_the_others),
 		TEST(peer_that_moves_and_gets_nowhere_does_not_hold_a_send),
+		TEST(doorbell_that_is_being_rung_is_waited_for_beside_notices),
 	};
 
 	use_rings(LARGE);

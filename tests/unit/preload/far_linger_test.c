@@ -16,6 +16,7 @@
 
 static _Atomic uint64_t ahead, each; /* ns, of the clock; what each look at it adds */
 static bool closed;		     /* the connecting end is */
+static bool notices;		     /* of what it sends are in its error queue */
 static int agents, marker;
 
 /* This program's clock, in the place of the library's. */
@@ -57,6 +58,8 @@ static int owe_beside(size_t unread, bool noticed)
 	setsockopt(ends[CLIENT], SOL_SOCKET, SO_SNDBUF, &small, sizeof(small));
 	setsockopt(ends[SERVER], SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
 	exchange();
+	if (notices)
+		notice_sends(ends[CLIENT]);
 	if (unread)
 		put(SERVER, unread);
 	cut();
@@ -73,6 +76,16 @@ static int owe_beside(size_t unread, bool noticed)
 static int owe(void **state)
 {
 	return owe_beside(0, true);
+}
+
+static int owe_beside_notices(void **state)
+{
+	int rc;
+
+	notices = true;
+	rc = owe_beside(0, true);
+	notices = false;
+	return rc;
 }
 
 static int owe_unread(void **state)
@@ -159,6 +172,13 @@ static void what_is_owed_goes_on_behind_a_close(void **state)
 	close_client();
 	assert_true(clock_now() - begun < NS_PER_SEC);
 	assert_true(far_lingers());
+	assert_all_has_come();
+}
+
+static void notices_are_no_failure(void **state)
+{
+	assert_true(has_notices(ends[CLIENT]));
+	close_client();
 	assert_all_has_come();
 }
 
@@ -494,6 +514,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, owe, clean)
 		CASE(what_is_owed_goes_on_behind_a_close),
+		cmocka_unit_test_setup_teardown(notices_are_no_failure, owe_beside_notices, clean),
 		CASE(agent_is_woken_by_room_alone),
 		CASE(programs_sets_do_not_hear_of_it),
 		cmocka_unit_test_setup_teardown(programs_sets_do_not_hear_of_it, break_unnoticed, clean),

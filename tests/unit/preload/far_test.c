@@ -512,6 +512,15 @@ static void close_waits_for_a_peer_that_learns_late_of_a_break(void **state)
 	assert_int_equal(errno, EAGAIN);
 }
 
+static void close_waits_beside_notices(void **state)
+{
+	notice_sends(ends[0]);
+	assert_int_equal(real.send(ends[0], "", 1, 0), 1);
+	assert_true(has_notices(ends[0]));
+	close_waits_for_a_peer_that_learns_late_of_a_break(state);
+	assert_true(has_notices(ends[0]));
+}
+
 static void next_takeover_does_not_hide_what_follows_a_switch(void **state)
 {
 	struct engine *engine = engine_of(1);
@@ -558,6 +567,7 @@ int main(void)
 		WITH_DEVICE(switch_before_the_peer_s_close_is_followed_by_nothing),
 		WITH_DEVICE(close_waits_for_what_follows_a_switch),
 		CASE(close_waits_for_a_peer_that_learns_late_of_a_break),
+		CASE(close_waits_beside_notices),
 		CASE(next_takeover_does_not_hide_what_follows_a_switch),
 	};
 #undef CASE

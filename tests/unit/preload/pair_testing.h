@@ -3,7 +3,9 @@
 #ifndef ZC_TESTS_PAIR_TESTING_H
 #define ZC_TESTS_PAIR_TESTING_H
 
+#include <linux/net_tstamp.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,6 +31,21 @@ static inline void connect_pair(int fds[2])
 	fds[1] = accept(listening, NULL, NULL);
 	assert_true(fds[1] >= 0);
 	close(listening);
+}
+
+/* From here on each send leaves a notice in the socket's error queue, where that of MSG_ZEROCOPY is, too. */
+static inline void notice_sends(int fd)
+{
+	const int which = SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE;
+
+	assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPING, &which, sizeof(which)), 0);
+}
+
+static inline bool has_notices(int fd)
+{
+	struct pollfd look = { .fd = fd };
+
+	return poll(&look, 1, 10000) == 1 && look.revents == POLLERR;
 }
 
 /* The first one may be known to the library. */
