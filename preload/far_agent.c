@@ -446,6 +446,7 @@ void far_step(struct conn *conn, struct engine *engine)
 			return; /* another process is at it */
 		if (!make(conn))
 			return;
+		conn->far->asks = engine->far.host;
 	}
 	if (!atomic_exchange(&conn->far->asked, true))
 		far_kick();

@@ -50,8 +50,8 @@ struct far {
 	/* Under the lock `out`, and the agent's when it is buried: */
 	struct far_exposed exposed[SOURCE_SLOTS], area, slots;
 	void *page; /* where the slots are; before they begin: NULL */
-	/* The agent's: */
-	uint64_t asks; /* a host, since its first meeting began and until that has come to an end; or 0 */
+	/* The agent's, once it has been asked for: */
+	uint64_t asks; /* the host, until the first meeting has come to an end; or 0 */
 	uint32_t tries;
 	uint32_t places;	 /* of the engine's holders, when the meeting under way began */
 	uint64_t since;		 /* ns: of the present try */

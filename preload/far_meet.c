@@ -26,7 +26,7 @@
 static struct host {
 	_Atomic uint64_t key;
 	_Atomic uint64_t until; /* ns */
-	_Atomic uint32_t brief; /* that ended in the middle of their first meeting, since one that did not */
+	_Atomic uint32_t brief; /* that ended before their first meeting had, since one that did not */
 	uint32_t in_vain;	/* since the last that was not */
 	bool has_met;		/* and answered since then whenever it was asked */
 } hosts[HOSTS];
@@ -286,10 +286,10 @@ void far_try_to_reach(struct conn *conn, struct engine *engine, struct far *far)
 		return;
 	far->since = now;
 	if (far_leaves_alone(engine)) {
+		far->asks = 0;
 		stays_on_tcp(conn, engine, VERBS_UNREACHABLE); /* and is no reason to be silent for longer */
 		return;
 	}
-	far->asks = engine->far.host;
 	far_seek(conn, engine, far);
 }
 

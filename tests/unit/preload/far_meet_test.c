@@ -140,6 +140,7 @@ static bool lasts_first(uint64_t key, uint64_t ns)
 static void is_brief(int end)
 {
 	open_ends();
+	fars[end].asks = host; /* by far_step() */
 	far_try_to_reach(conns[end], engine_of(end), &fars[end]);
 	assert_true(end == CLIENT ? fars[end].listener != NULL : fars[end].opening != NULL);
 	shut_ends();
@@ -161,6 +162,24 @@ static void brief_ones_have_the_next_last_first(void **state)
 		assert_true(connects(true));
 		assert_false(lasts_first(host, moment)); /* from a host that has answered */
 	}
+}
+
+/* It opens its devices first, or is behind. */
+static void those_that_the_agent_comes_too_late_for_are_brief(void **state)
+{
+	for (int i = 0; i < 3; i++) {
+		struct far *its;
+
+		assert_false(lasts_first(host, 0));
+		open_ends();
+		conns[SERVER]->far = NULL;
+		far_step(conns[SERVER], engine_of(SERVER));
+		its = conns[SERVER]->far;
+		assert_true(its && its->asked);
+		far_drop_all(its);
+		shut_ends();
+	}
+	assert_true(lasts_first(host, 0));
 }
 
 static void answers_make_none_brief(void **state)
@@ -193,6 +212,7 @@ int main(void)
 		CASE(silence_ends_however_many_connect_meanwhile),
 		CASE(host_that_never_answered_is_left_alone_for_long),
 		CASE(brief_ones_have_the_next_last_first),
+		CASE(those_that_the_agent_comes_too_late_for_are_brief),
 		CASE(answers_make_none_brief),
 		CASE(who_waits_for_rdma_does_not_wait_for_that),
 	};
