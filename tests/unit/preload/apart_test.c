@@ -291,13 +291,14 @@ static void first_thread_with_another_table_is_found_out(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		/* Before there are threads: a sanitizer takes those of a parent for its child's, too. */
+		cmocka_unit_test_setup_teardown(first_thread_with_another_table_is_found_out, begin, end),
 		cmocka_unit_test_setup_teardown(program_sees_none_of_what_is_open_there, begin, end),
 		cmocka_unit_test_setup_teardown(what_is_kept_has_the_same_number_in_both, begin, end),
 		cmocka_unit_test_setup_teardown(what_was_kept_before_and_is_closed_there_is_closed_here, begin, end),
 		cmocka_unit_test_setup_teardown(kept_number_may_become_another_descriptor, begin, end),
 		cmocka_unit_test_setup_teardown(nothing_stays_open_there, begin, end),
 		cmocka_unit_test_setup_teardown(work_is_done_here_where_it_cannot_be_elsewhere, begin, end),
-		cmocka_unit_test_setup_teardown(first_thread_with_another_table_is_found_out, begin, end),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
