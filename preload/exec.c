@@ -228,24 +228,31 @@ static bool carry(struct exec *exec, struct conn *conn, struct engine *engine, c
 	return tell(exec->memory, kept->other, conn, names);
 }
 
-/* A connection that the new program inherits. Under the lock `in`. */
-static void hand_over_lane(struct exec *exec, struct conn *conn, struct engine *engine, const struct names *names)
+/* A connection that the new program inherits. Under the lock `in`. Returns whether its descriptors name it yet. */
+static bool hand_over_lane(struct exec *exec, struct conn *conn, struct engine *engine, const struct names *names)
 {
-	if (leave_to_others(exec, conn, engine, names) || evict_in(conn, engine, names->fds[0]) ||
-	    leave_to_others(exec, conn, engine, names))
-		return;
+	if (leave_to_others(exec, conn, engine, names))
+		return false;
+	if (evict_in(conn, engine, names->fds[0]))
+		return true;
+	if (leave_to_others(exec, conn, engine, names))
+		return false;
 	if (exec->spawns && !names->handed)
-		return; /* it has leaked to a child in which nothing can be put in its place */
+		return true; /* it has leaked to a child in which nothing can be put in its place */
 	if (target(exec) != TARGET_OURS || !carry(exec, conn, engine, names))
 		evict_reset(conn, names->fds[0]);
+	return true;
 }
 
 static void hand_over_held(struct exec *exec, struct conn *conn, struct engine *engine, const struct names *names)
 {
+	bool goes = true;
+
 	engine_stays_apart(conn, engine);
 	if (engine_met(engine))
-		hand_over_lane(exec, conn, engine, names);
-	if (engine_met(engine) && lane_leaves(&engine->channel.in))
+		goes = hand_over_lane(exec, conn, engine, names);
+	/* Where it does not go along, the others' agent sends what is owed: here its number is another socket's. */
+	if (goes && engine_met(engine) && lane_leaves(&engine->channel.in))
 		evict_out(conn, engine, names->fds[0]);
 	if (!exec->spawns && is_ours())
 		engine_gives_up(conn, engine);

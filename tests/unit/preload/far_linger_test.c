@@ -4,11 +4,13 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/epoll.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "far_pair_testing.h"
 #include "preload/evict.h"
+#include "preload/exec.h"
 #include "preload/far_linger.h"
 #include "preload/watch.h"
 
@@ -365,6 +367,34 @@ static void close_behind_a_shutdown_loses_nothing(void **state)
 	assert_int_equal(received[SERVER], sent[CLIENT]);
 }
 
+/* A socket without a connection is in its place there, as its unread bytes are the parent's: what is owed must not be sent to that. */
+static void exec_of_a_child_of_vfork_takes_nothing_that_is_owed(void **state)
+{
+	static const struct target_name name = { .dir = AT_FDCWD, .path = "/bin/true" };
+	struct exec exec;
+	pid_t child;
+	int status;
+
+	lane_leave(&engine_of(CLIENT)->channel.in);
+	child = vfork();
+	if (!child) {
+		exec_begins(&exec, &name, environ);
+		_exit(fcntl(ends[CLIENT], F_GETFD) < 0 || send(ends[CLIENT], "", 1, MSG_NOSIGNAL) >= 0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	assert_int_equal(engine_of(CLIENT)->far.out, FAR_OUT_OWES);
+	while (received[SERVER] != sent[CLIENT]) {
+		char data[PART];
+		ssize_t rc = receive_some(SERVER, data, sizeof(data), MSG_DONTWAIT);
+
+		serve(CLIENT);
+		for (ssize_t i = 0; i < rc; i++)
+			assert_int_equal((uint8_t)data[i], byte_at(CLIENT, received[SERVER] + (uint64_t)i));
+		received[SERVER] += rc > 0 ? (uint64_t)rc : 0;
+	}
+}
+
 /* However many connections owe something: they are waited for together. */
 static void exit_waits_for_all_of_them_at_once(void **state)
 {
@@ -536,6 +566,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(who_has_left_the_rings_has_an_end_of_file, come_ashore, clean),
 		CASE(orders_for_the_end_are_obeyed),
 		cmocka_unit_test_setup_teardown(unread_bytes_are_a_reset_as_ever, owe_unread, clean),
+		cmocka_unit_test_setup_teardown(exec_of_a_child_of_vfork_takes_nothing_that_is_owed, owe_unread, clean),
 		CASE(unread_bytes_of_tcp_are_a_reset_as_ever),
 		CASE(close_that_is_to_wait_waits),
 		cmocka_unit_test(hope_ends),
