@@ -9,6 +9,7 @@
 #include "common/clock.h"
 #include "common/sys.h"
 #include "preload/engine.h"
+#include "preload/far.h"
 #include "preload/guest.h"
 #include "preload/real.h"
 #include "preload/signals.h"
@@ -40,13 +41,21 @@ void trim_list(struct conn *conn)
 	atomic_store(&young, true);
 }
 
-/* Returns whether the connection is to be looked at again. Under the lock `out`. */
+/*
+ * Returns whether the connection is to be looked at again. It may be one between hosts that has got its place from one of this host:
+ * a device reads its ring from the pages that it had when it was registered, and the program would write to others.
+ * Under the lock `out`.
+ */
 static bool trim(struct conn *conn, struct engine *engine)
 {
 	struct lane *out = &engine->channel.out;
 	uint64_t tail = atomic_load_explicit(&out->shared->tail, memory_order_relaxed);
 	ssize_t used = tail - atomic_load_explicit(&out->shared->head, memory_order_acquire);
 
+	if (far_is(engine)) {
+		atomic_store(&conn->moved, false);
+		return false;
+	}
 	if (tail != conn->moved_tail) {
 		conn->moved_tail = tail;
 		atomic_store(&young, true);
