@@ -9,7 +9,7 @@ from conftest import BUILD, environment
 WHOLE = ["blocking", "poll", "epoll", "ipv6", "mapped", "threads", "clients"]
 FETCHED = [f"{path}-{name}" for path in ("zsdp", "azsdp") for name in ("stream", "poll", "overlap", "touch")] + ["azsdp-mprotect"]
 FETCHING_CASES = ["fork", "exit", "exec", "exec_full", "dontwait", "cancelled"]
-CASES = FETCHING_CASES + ["exit_unread", "setuid", "vfork", "handler"]
+CASES = FETCHING_CASES + ["exit_unread", "setuid", "vfork", "handler", "idles"]
 CASES += [f"{path}-{name}" for path in ("zsdp", "azsdp") for name in FETCHING_CASES + ["allocating"]]
 BREAKS = ["device", "own_device", "drop", "down"]
 FETCHED_BREAKS = [f"{path}-{name}" for path in ("zsdp", "azsdp") for name in ("device", "own_device")]

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * far_cases CASE ADDRESS: a client and a server under the preload, on the lab's two hosts, at what ends a queue pair from this side: a
- * fork, an exec, an exit; and at a thread that is cancelled. Where a case says so the server is stopped meanwhile, and its agent with
- * it: what is done here must not wait for it, nor lose a byte. Ends with 0 if each byte was right, in its place, and nothing was missing.
+ * fork, an exec, an exit; at a thread that is cancelled; and at a connection that idles. Where a case says so the server is stopped
+ * meanwhile, and its agent with it: what is done here must not wait for it, nor lose a byte. Ends with 0 if each byte was right, in its
+ * place, and nothing was missing.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -388,6 +390,52 @@ static void heir_server(struct stream *stream)
 	check(waitpid(child, &status, 0) == child && !status, "child");
 }
 
+static int listen_at(const char *address, struct sockaddr_in *out)
+{
+	socklen_t bytes = sizeof(*out);
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	*out = (struct sockaddr_in){ .sin_family = AF_INET };
+	check(inet_pton(AF_INET, address, &out->sin_addr) == 1, address);
+	check(!bind(fd, (struct sockaddr *)out, bytes) && !listen(fd, 1), "listen");
+	check(!getsockname(fd, (struct sockaddr *)out, &bytes), "getsockname");
+	return fd;
+}
+
+/* A connection of this host, over shared memory, ends before: the next one gets its place. */
+static void have_a_neighbour(void)
+{
+	struct sockaddr_in address;
+	int listening = listen_at("127.0.0.1", &address);
+	struct stream ours = { .fd = socket(AF_INET, SOCK_STREAM, 0) }, theirs;
+
+	check(!connect(ours.fd, (const struct sockaddr *)&address, sizeof(address)), "connect to oneself");
+	theirs.fd = accept(listening, NULL, NULL);
+	check(theirs.fd >= 0, "accept");
+	theirs.sent = theirs.received = 0;
+	for (int i = 0; i < ROUNDS; i++) {
+		put(&ours, SMALL, 0);
+		take(&theirs, SMALL);
+		put(&theirs, SMALL, 0);
+		take(&ours, SMALL);
+	}
+	close(listening);
+	close(ours.fd);
+	close(theirs.fd);
+}
+
+/* idles: for longer than ZC_IDLE_MS=5, when memory of rings is given back; a device would go on with what it had. */
+static void idles_client(struct stream *stream, char *self)
+{
+	for (int i = 0; i < ROUNDS; i++) {
+		struct pollfd look = { .fd = stream->fd, .events = POLLIN };
+
+		put(stream, SMALL, 0);
+		take(stream, SMALL);
+		check(!poll(&look, 1, 20), "nothing comes");
+	}
+}
+
 static const struct {
 	const char *name;
 	void (*server)(struct stream *stream);
@@ -408,19 +456,8 @@ static const struct {
 	{ "returns", echo_server, returns_client, false },
 	{ "forks", echo_server, forks_client, false },
 	{ "heir", heir_server, returns_client, false },
+	{ "idles", echo_server, idles_client, false },
 };
-
-static int listen_at(const char *address, struct sockaddr_in *out)
-{
-	socklen_t bytes = sizeof(*out);
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-	*out = (struct sockaddr_in){ .sin_family = AF_INET };
-	check(inet_pton(AF_INET, address, &out->sin_addr) == 1, address);
-	check(!bind(fd, (struct sockaddr *)out, bytes) && !listen(fd, 1), "listen");
-	check(!getsockname(fd, (struct sockaddr *)out, &bytes), "getsockname");
-	return fd;
-}
 
 /* Returns whether it has ended well. */
 static bool ended_well(pid_t process, const char *who)
@@ -462,6 +499,8 @@ int main(int argc, char **argv)
 		struct stream stream;
 
 		close(listening);
+		if (cases[which].client == idles_client)
+			have_a_neighbour();
 		stream = connect_to(&address);
 		cases[which].client(&stream, argv[0]);
 		return 0;
