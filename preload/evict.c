@@ -3,6 +3,8 @@
 #include "preload/evict.h"
 
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 
 #include "common/clock.h"
@@ -28,6 +30,16 @@ static long take_bells(struct lane *in, int fd, uint64_t due)
 	return got;
 }
 
+/* Whether bytes may come yet where a receive tells an end: behind the program's own shutdown(SHUT_RD) it tells one when it finds nothing. */
+static bool may_come_yet(int fd)
+{
+	uint8_t state = TCP_CLOSE; /* the first byte of struct tcp_info */
+	socklen_t bytes = sizeof(state);
+
+	sys_call(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, (long)&state, (long)&bytes, 0);
+	return state == TCP_ESTABLISHED || state == TCP_FIN_WAIT1 || state == TCP_FIN_WAIT2;
+}
+
 /*
  * A byte that the close met unread, or that came behind it, would be answered by a reset, which the peer's program has not earned.
  * Counted ones are in the kernel's hands, but may be on their way: the other end's processor delivers them when it comes to it. One
@@ -47,7 +59,7 @@ void evict_bells(struct engine *engine, int fd)
 
 		if (got > 0)
 			continue;
-		if (got != -EAGAIN || last)
+		if (last || (got != -EAGAIN && (got || !may_come_yet(fd))))
 			return;
 		now = clock_now();
 		since = since ? since : now;

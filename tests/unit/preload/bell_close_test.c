@@ -122,6 +122,26 @@ static void so_does_the_second_shutdown(void **state)
 	assert_int_equal(unread(), 0);
 }
 
+/* Behind a shutdown(SHUT_RD) a receive that finds nothing tells an end, and the kernel answers what comes behind both by a reset. */
+static void an_end_that_the_program_has_made_is_none(void **state)
+{
+	ring_from_afar();
+	engine_shuts(conns[1], ends[1], SHUT_RD);
+	assert_int_equal(shutdown(ends[1], SHUT_RD), 0);
+	engine_shuts(conns[1], ends[1], SHUT_WR);
+	assert_true(asked > comes);
+	assert_int_equal(unread(), 0);
+}
+
+static void the_peer_s_own_end_is_one(void **state)
+{
+	ring_from_afar();
+	comes = 0;
+	assert_int_equal(shutdown(ends[0], SHUT_WR), 0);
+	evict_bells(atomic_load(&conns[1]->engine), ends[1]);
+	assert_int_equal(asked, 1);
+}
+
 static void one_that_never_comes_is_not_waited_for_long(void **state)
 {
 	ring_from_afar();
@@ -135,6 +155,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(a_close_waits_for_it, start, end),
 		cmocka_unit_test_setup_teardown(so_does_the_second_shutdown, start, end),
+		cmocka_unit_test_setup_teardown(an_end_that_the_program_has_made_is_none, start, end),
+		cmocka_unit_test_setup_teardown(the_peer_s_own_end_is_one, start, end),
 		cmocka_unit_test_setup_teardown(one_that_never_comes_is_not_waited_for_long, start, end),
 	};
 
