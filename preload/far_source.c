@@ -123,35 +123,37 @@ static struct far_exposed *exposed_already(struct far *far, struct lane *lane, c
 }
 
 /*
- * Before Linux 6.2 the kernel asks for memory that may be written, and does not wait for a guard that lies over it: so it says that the
- * guard is there yet, and the registration of who put it there is good for this source, too. Otherwise the guard is taken away.
+ * What the peer may read there already is good for this source, too, if the guard has lain over all of it since: it need not be registered
+ * again. Before Linux 6.2 it could not be: the kernel asks for memory that may be written, does not wait for a guard, and soft-RoCE
+ * writes a line in the kernel's log for each such refusal.
  */
-static int expose_guarded(struct conn *conn, struct engine *engine, struct far_exposed *out, const void *at,
-			  size_t bytes)
+static bool shares_exposed(struct conn *conn, struct engine *engine, struct far_exposed *out, const void *at,
+			   size_t bytes)
 {
-	struct far_exposed *other = exposed_already(conn->far, &engine->channel.out, at, bytes);
+	struct far_exposed *other = guard_active() ? exposed_already(conn->far, &engine->channel.out, at, bytes) : NULL;
 
-	if (other) {
-		out->region = other->region;
-		out->key = other->key;
-		return 0;
-	}
-	guard_settle(at, bytes);
-	return expose(far_link(conn), at, bytes, out, &out->key);
+	if (!other || !guard_holds(at, bytes))
+		return false;
+	out->region = other->region;
+	out->key = other->key;
+	return true;
 }
 
 int far_expose(struct conn *conn, struct engine *engine, const void *at, size_t bytes)
 {
 	struct far_exposed *exposed = exposed_of(conn->far, engine->channel.sources_out.next);
 	struct verbs_conn *link = far_link(conn);
-	int rc;
+	int rc = 0;
 
 	if (!link)
 		return -ENOTCONN;
 	hide_passed(conn->far, &engine->channel.out, link);
-	rc = expose(link, at, bytes, exposed, &exposed->key);
-	if (rc == -EFAULT && guard_active())
-		rc = expose_guarded(conn, engine, exposed, at, bytes);
+	if (!shares_exposed(conn, engine, exposed, at, bytes))
+		rc = expose(link, at, bytes, exposed, &exposed->key);
+	if (rc == -EFAULT && guard_active()) { /* the guard of a source over another part of it */
+		guard_settle(at, bytes);
+		rc = expose(link, at, bytes, exposed, &exposed->key);
+	}
 	exposed->at = at;
 	exposed->bytes = bytes;
 	return rc;

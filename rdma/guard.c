@@ -368,6 +368,22 @@ unlock:
 	return rc;
 }
 
+bool guard_holds(const void *start, size_t bytes)
+{
+	const uint64_t all = PAGEMAP_PRESENT | PAGEMAP_FILE | PAGEMAP_UFFD_WP;
+	uintptr_t from = (uintptr_t)start, to = from + bytes;
+	uint64_t mask;
+	bool holds;
+
+	if (!guard_active() || atomic_load(&guard_backend_now) != &guard_backend_uffd || from % GUARD_PAGE ||
+	    bytes % GUARD_PAGE || to <= from)
+		return false;
+	mask = guard_lock();
+	holds = memory_open() >= 0 && memory_pages_are(from, to, all, PAGEMAP_PRESENT | PAGEMAP_UFFD_WP);
+	guard_unlock(mask);
+	return holds;
+}
+
 /* Ends all covers of a record and frees the pages. */
 static void uncover(struct guard_record *record)
 {

@@ -97,6 +97,12 @@ int guard_join(const void *start, size_t bytes);
  */
 void guard_forget(const void *start, size_t bytes);
 
+/*
+ * Returns whether the kernel has all of [start, start + bytes) under guard now, whatever the books say: then nobody has written there, or
+ * put other memory in its place, since it was put under guard. Whole pages, and userfaultfd alone; false otherwise.
+ */
+bool guard_holds(const void *start, size_t bytes);
+
 /* As guard_settle() for the pages of all records of one owner, whose reader keeps the old ones; then ends the records. */
 void guard_settle_owner(void *owner);
 

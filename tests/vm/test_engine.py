@@ -52,6 +52,11 @@ def test_device_has_sent_them(guest):
     assert (after["rxe0"] - before["rxe0"]) * 4096 > bytes_sent / 2
 
 
+def test_guarded_memory_is_not_registered_in_vain(guest):
+    # But where the peer has just passed a source whose guard is about to go.
+    assert int(guest.text("refusals")) < 10
+
+
 @pytest.mark.parametrize("step", FETCHED + FETCHED_BREAKS)
 def test_large_sends_are_fetched(guest, step):
     assert guest.measured(step)["verified"] is True

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Sources between hosts, with a device by hand: both ends are here, met as on one host, and are told that they are far apart. */
 #define _GNU_SOURCE
+#include <sys/mman.h>
+
 #include "common/clock.h"
+#include "common/sys.h"
 #include "met_testing.h"
 #include "rdma/guard.h"
 #include "preload/far_internal.h"
@@ -182,42 +185,102 @@ static void source_is_registered_until_the_peer_has_passed_it(void **state)
 	assert_int_equal(reads.hidden, 1);
 }
 
-/* As Linux before 6.2 says of guarded memory. */
+/* Guarded memory. The owner has no place to copy to: what is written is a fresh page's. */
+static _Alignas(4096) char pages[40960];
+
+static void ask_nobody(void *owner)
+{
+}
+
+static const struct guard_owner_ops no_owner = { .poll = ask_nobody };
+
+static struct guard_record *guard_pages(void)
+{
+	struct guard_record *record;
+
+	if (guard_start(GUARD_UFFD) != GUARD_UFFD)
+		skip();
+	memset(pages, 'g', sizeof(pages));
+	assert_int_equal(guard_protect(pages, sizeof(pages), &no_owner, NULL, &record), 0);
+	return record;
+}
+
 static void guarded_memory_that_is_exposed_already_is_not_registered_again(void **state)
 {
-	uint64_t first = announce(source, sizeof(source));
+	struct guard_record *record = guard_pages();
+	uint64_t first = announce(pages, sizeof(pages));
 
-	atomic_fetch_add(&guard_records, 1);
-	reads.guarded = true;
-	announce(source, sizeof(source));
+	reads.guarded = true; /* as Linux before 6.2 says of such memory: it is not even asked */
+	announce(pages, sizeof(pages));
 	assert_int_equal(reads.exposed, 3);
 	assert_int_equal(receive_some(1, sink, sizeof(sink), 0), sizeof(sink));
+	assert_int_equal(receive_some(1, sink, sizeof(pages) - sizeof(sink), 0), sizeof(pages) - sizeof(sink));
 	far_sources_serve(conns[0], engine_of(0));
 	assert_true(source_is_passed(lane_from(0), first));
 	assert_int_equal(reads.hidden, 0); /* the second one's, too */
 	assert_int_equal(receive_some(1, sink, sizeof(sink), 0), sizeof(sink));
+	assert_int_equal(receive_some(1, sink, sizeof(pages) - sizeof(sink), 0), sizeof(pages) - sizeof(sink));
 	far_sources_serve(conns[0], engine_of(0));
 	assert_int_equal(reads.hidden, 1);
-	atomic_fetch_sub(&guard_records, 1);
+	guard_release(record);
 }
 
-/* Another length, or memory that was written since: what is registered says nothing of that. */
+static void memory_of_which_a_page_was_written_is_registered_anew(void **state)
+{
+	struct guard_record *record = guard_pages();
+
+	announce(pages, sizeof(pages));
+	pages[8192]++;
+	announce(pages, sizeof(pages));
+	assert_int_equal(reads.exposed, 4);
+	guard_release(record);
+}
+
+/* By a system call instruction, which nobody sees: the books go on saying that it is guarded. */
+static void memory_of_which_a_page_was_replaced_is_registered_anew(void **state)
+{
+	struct guard_record *record = guard_pages();
+
+	announce(pages, sizeof(pages));
+	assert_int_equal(sys_call(SYS_mmap, (long)pages + 4096, 4096, PROT_READ | PROT_WRITE,
+				  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
+			 (long)pages + 4096);
+	pages[4096] = 'n';
+	announce(pages, sizeof(pages));
+	assert_int_equal(reads.exposed, 4);
+	guard_release(record);
+}
+
+/* Another length, or a source that the peer reads elsewhere by now: what is registered says nothing of that. */
 static void memory_that_was_taken_back_is_registered_anew(void **state)
 {
-	uint64_t first = announce(source, sizeof(source));
+	struct guard_record *record = guard_pages();
+	uint64_t first = announce(pages, sizeof(pages));
 	struct lock_hold hold;
 
-	atomic_fetch_add(&guard_records, 1);
+	assert_true(lock_take(&engine_of(0)->out, &hold));
+	assert_int_equal(far_expose(conns[0], engine_of(0), pages, sizeof(pages) - 4096), 0);
+	assert_int_equal(reads.exposed, 4);
+	source_keep(lane_from(0), first);
+	lock_give(&engine_of(0)->out, &hold);
+	announce(pages, sizeof(pages));
+	assert_int_equal(reads.exposed, 5);
+	guard_release(record);
+}
+
+/* The guard of a source that has a part of it is given up. */
+static void memory_that_is_refused_loses_its_guard_and_is_asked_for_again(void **state)
+{
+	struct guard_record *record = guard_pages();
+	struct lock_hold hold;
+
 	reads.guarded = true;
 	assert_true(lock_take(&engine_of(0)->out, &hold));
-	assert_int_equal(far_expose(conns[0], engine_of(0), source, sizeof(source) - 1), -EFAULT);
-	source_keep(lane_from(0), first);
-	assert_int_equal(far_expose(conns[0], engine_of(0), source, sizeof(source)), -EFAULT);
+	assert_true(guard_holds(pages, sizeof(pages)));
+	assert_int_equal(far_expose(conns[0], engine_of(0), pages, sizeof(pages)), -EFAULT);
+	assert_false(guard_holds(pages, sizeof(pages)));
 	lock_give(&engine_of(0)->out, &hold);
-	reads.guarded = false;
-	announce(source, sizeof(source));
-	assert_int_equal(reads.exposed, 4);
-	atomic_fetch_sub(&guard_records, 1);
+	guard_release(record);
 }
 
 static void sources_are_kept_when_the_queue_pair_breaks(void **state)
@@ -308,7 +371,10 @@ int main(void)
 #define CASE(name) cmocka_unit_test_setup_teardown(name, connect_far, close_far)
 		CASE(source_is_registered_until_the_peer_has_passed_it),
 		CASE(guarded_memory_that_is_exposed_already_is_not_registered_again),
+		CASE(memory_of_which_a_page_was_written_is_registered_anew),
+		CASE(memory_of_which_a_page_was_replaced_is_registered_anew),
 		CASE(memory_that_was_taken_back_is_registered_anew),
+		CASE(memory_that_is_refused_loses_its_guard_and_is_asked_for_again),
 		CASE(sources_are_kept_when_the_queue_pair_breaks),
 		CASE(peer_is_told_of_a_switch_when_what_was_announced_is_here),
 		CASE(switch_behind_what_can_t_be_fetched_does_not_count),
