@@ -534,7 +534,7 @@ ssize_t engine_recv(struct conn *conn, int fd, const struct iovec *iov, int coun
 	pthread_testcancel();
 	for (int i = 0; i < count; i++)
 		receive.left += iov[i].iov_len;
-	receive.later = settings.recv_async && engine_may_be_later(conn, receive.left, flags);
+	receive.later = settings.recv_async && !far_is(engine) && engine_may_be_later(conn, receive.left, flags);
 	if (later_active())
 		engine_clean_lost(iov, count);
 	if (__builtin_expect(!(flags & (MSG_TRUNC | MSG_WAITALL)) && receive.left, 1)) {

@@ -180,6 +180,7 @@ static void let_go(struct engine *engine, struct far *far)
 	if (!link)
 		return;
 	far_hide_all(far, link);
+	far_reserves_nothing(far, link);
 	atomic_fetch_add(&engine->far.ended, 1);
 	atomic_store(&far->link, NULL);
 	atomic_store(&far->stuck, false);

@@ -47,6 +47,10 @@ struct far {
 	_Atomic bool enters;	    /* the lane out has moved to the ring since the agent looked */
 	_Atomic bool left;	    /* by the agent, to the program: the agent is not armed */
 	struct verbs_conn *resting; /* of the thread that rests */
+	/* Under the lock `in`, and the agent's when it is buried: */
+	struct verbs_region *reserved; /* the area of the lane in, for what is fetched ahead */
+	void *reserved_at;	       /* its memory, also when it could not be had; NULL: none was asked for */
+	unsigned int ahead;	       /* GETs of that under way */
 	/* Under the lock `out`, and the agent's when it is buried: */
 	struct far_exposed exposed[SOURCE_SLOTS], area, slots;
 	void *page; /* where the slots are; before they begin: NULL */
@@ -82,6 +86,9 @@ static inline struct verbs_conn *far_link(const struct conn *conn)
 {
 	return conn->far ? atomic_load_explicit(&conn->far->link, memory_order_acquire) : NULL;
 }
+
+/* Nothing is fetched ahead any more. Under the lock `in`, or buried. */
+void far_reserves_nothing(struct far *far, struct verbs_conn *link);
 
 /*
  * Finds out whether the queue pair has broken, and then waits until nothing comes from it any more. Under one of the engine's locks, or

@@ -130,8 +130,10 @@ void far_drop_all(struct far *far)
 		atomic_fetch_add(&host_of(far->asks)->brief, 1);
 	far->asks = 0;
 	far_drop_meeting(far);
-	if (link)
+	if (link) {
 		far_hide_all(far, link);
+		far_reserves_nothing(far, link);
+	}
 	drop(link);
 	drop(far->former);
 	far->former = NULL;

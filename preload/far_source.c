@@ -22,6 +22,8 @@
 #define SPIN_NS 20000
 #define GONE_NS NS_PER_SEC /* for the GETs of a broken queue pair to come back */
 
+enum { ASKED_FOR, AHEAD }; /* cookies of GETs */
+
 /* The place of a source is the process whose memory it is in. */
 static int keeps(const struct transport_place *place, const struct transport_token *token)
 {
@@ -247,11 +249,16 @@ struct fetch {
 
 static void reap(struct fetch *fetch)
 {
+	struct far *far = fetch->conn->far;
 	struct verbs_got got;
 
 	far_verbs->poll(fetch->link);
-	while (fetch->under_way && far_verbs->got(fetch->link, &got)) {
-		fetch->under_way--;
+	while (far_verbs->got(fetch->link, &got)) {
+		if (got.cookie == AHEAD) {
+			far->ahead--;
+		} else {
+			fetch->under_way--;
+		}
 		fetch->moved = clock_now();
 		fetch->broken |= got.error != 0; /* whatever it was, the queue pair does not outlive it */
 	}
@@ -279,15 +286,21 @@ static void wait_for_end(struct fetch *fetch)
 		far_sleep(fetch->conn, 1);
 }
 
+/* One request for all that goes into one. Returns as verbs_get(). */
+static ssize_t post_part(struct fetch *fetch, const struct avail_get *get, size_t done, uint64_t cookie)
+{
+	const struct verbs_remote from = { get->address + done, get->key };
+
+	return far_verbs->get(fetch->link, &from, get->bytes - done, get->iov, get->count, get->skip + done,
+			      get->behind && !done ? VERBS_BEHIND : 0, cookie);
+}
+
 static void post(struct fetch *fetch, const struct avail_get *get)
 {
-	const struct verbs_remote from = { get->address, get->key };
 	size_t done = 0;
 
 	while (done < get->bytes && !fetch->error && !fetch->broken) {
-		const struct verbs_remote next = { from.address + done, from.key };
-		ssize_t rc = far_verbs->get(fetch->link, &next, get->bytes - done, get->iov, get->count,
-					    get->skip + done, get->behind ? VERBS_BEHIND : 0, 0);
+		ssize_t rc = post_part(fetch, get, done, ASKED_FOR);
 
 		if (rc > 0) {
 			done += (size_t)rc;
@@ -317,15 +330,22 @@ static void forget(const struct avail_get *get)
 	}
 }
 
-static int fetch_all(void *context, const struct avail_get *gets, int count)
+/* Returns whether there is a queue pair. */
+static bool begin_fetch(struct conn *conn, struct fetch *out)
 {
-	struct conn *conn = context;
-	struct fetch fetch = { .conn = conn,
+	*out = (struct fetch){ .conn = conn,
 			       .engine = atomic_load(&conn->engine),
 			       .link = far_link(conn),
 			       .moved = clock_now() };
+	return out->link && atomic_load(&out->engine->far.state) == FAR_UP;
+}
 
-	if (!fetch.link || atomic_load(&fetch.engine->far.state) != FAR_UP)
+static int fetch_all(void *context, const struct avail_get *gets, int count)
+{
+	struct conn *conn = context;
+	struct fetch fetch;
+
+	if (!begin_fetch(conn, &fetch))
 		return -ENOTCONN;
 	for (int i = 0; i < count; i++)
 		post(&fetch, &gets[i]);
@@ -340,6 +360,74 @@ static int fetch_all(void *context, const struct avail_get *gets, int count)
 	return -ENOTCONN;
 }
 
+/* Ahead: into the lane's own area, all of which is registered once. */
+static int room_ahead(void *context, const struct iovec *area)
+{
+	struct conn *conn = context;
+	struct far *far = conn->far;
+	struct fetch fetch;
+
+	if (!begin_fetch(conn, &fetch))
+		return 0;
+	far->reserved_at = area->iov_base;
+	if (!far->reserved && far_verbs->reserve(fetch.link, area->iov_base, area->iov_len, &far->reserved) < 0) {
+		far->reserved = NULL;
+		stats_reason(conn->slot, REASON_NO_RECV_ASYNC);
+		return 0;
+	}
+	return far_verbs->gets(fetch.link);
+}
+
+static int begin_ahead(void *context, const struct avail_get *gets, int count)
+{
+	struct conn *conn = context;
+	struct far *far = conn->far;
+	struct fetch fetch;
+
+	if (!begin_fetch(conn, &fetch))
+		return -ENOTCONN;
+	for (int i = 0; i < count; i++) {
+		for (size_t done = 0; done < gets[i].bytes;) {
+			ssize_t rc = post_part(&fetch, &gets[i], done, AHEAD);
+
+			if (rc <= 0)
+				return rc < 0 ? (int)rc : -EFAULT;
+			done += (size_t)rc;
+			far->ahead++;
+		}
+	}
+	return 0;
+}
+
+static int begun_ahead(void *context, bool waits)
+{
+	struct conn *conn = context;
+	struct fetch fetch;
+
+	if (!begin_fetch(conn, &fetch))
+		return -ENOTCONN;
+	reap(&fetch);
+	while (waits && conn->far->ahead && !(fetch.broken && clock_now() - fetch.moved > GONE_NS))
+		wait_for_end(&fetch);
+	if (fetch.broken) {
+		far_is_up(conn, fetch.engine);
+		return -ENOTCONN;
+	}
+	far_took_notices(conn, fetch.engine, false);
+	return conn->far->ahead ? 1 : 0;
+}
+
+void far_reserves_nothing(struct far *far, struct verbs_conn *link)
+{
+	if (far->reserved)
+		far_verbs->hide(link, far->reserved);
+	if (far->reserved_at)
+		far_verbs->invalidate(far->reserved_at, FAR_AREA_BYTES);
+	far->reserved = NULL;
+	far->reserved_at = NULL;
+	far->ahead = 0;
+}
+
 static void give_up(void *context)
 {
 	struct conn *conn = context;
@@ -347,7 +435,7 @@ static void give_up(void *context)
 	far_give_up(conn, atomic_load(&conn->engine));
 }
 
-static const struct avail_ops fetches = { fetch_all, give_up };
+static const struct avail_ops fetches = { fetch_all, room_ahead, begin_ahead, begun_ahead, give_up };
 
 void far_fetch_there(struct conn *conn, struct engine *engine)
 {
@@ -385,6 +473,7 @@ void far_sources_begin(struct conn *conn, struct engine *engine)
 	source_out_open_remote(&channel->sources_out, &remote,
 			       (struct transport_place){ .number = (uint32_t)conn_process() });
 	source_in_open_remote(&channel->sources_in, &fetches, conn);
+	channel->sources_in.ahead = settings.recv_async;
 	channel->out.out = &channel->sources_out;
 	channel->in.in = &channel->sources_in;
 }

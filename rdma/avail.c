@@ -13,6 +13,7 @@
 #define DIRECT_MIN 16384u /* bytes of a receive that are worth a READ of their own */
 #define LOOKS 3		  /* at a word that the sender changes once */
 #define AVAIL_RECORD (sizeof(struct record) + padded(sizeof(struct avail)))
+#define AHEAD_GETS (3 * RUN)
 
 /* What is known of a source (source_in.known). */
 enum { ANNOUNCED, KEPT, HERE };
@@ -20,11 +21,11 @@ enum { ANNOUNCED, KEPT, HERE };
 /* Bytes of a source, from `from` on, and where they go. */
 struct piece {
 	struct avail avail;
-	uint32_t from, bytes;
 	const struct iovec *iov;
-	int count;
 	size_t skip;
-	bool done;
+	uint32_t from, bytes;
+	int count;
+	bool done, asked; /* the sender's word: what was read counts by that */
 };
 
 static uint32_t state_of(const struct lane *lane, uint32_t number)
@@ -38,6 +39,7 @@ static void note_state(struct lane *lane, uint32_t number, uint32_t state)
 {
 	lane->in->known[number % SOURCE_SLOTS].number = number;
 	lane->in->known[number % SOURCE_SLOTS].state = state;
+	lane->in->known[number % SOURCE_SLOTS].ahead = false;
 }
 
 /* What the record at that position says, in bounds. Returns 0 or -EPROTO. */
@@ -103,9 +105,16 @@ static int plan(const struct lane *lane, const struct piece *piece, struct avail
 	return out[1].bytes ? 2 : 1;
 }
 
-/* What the sender's word says of bytes that were read before it was. Returns 0 or -errno. */
-static int learn(struct lane *lane, struct piece *piece, uint64_t word)
+/* Where the word of a source comes to. */
+static _Atomic uint64_t *word_of(const struct lane *lane, uint32_t number)
 {
+	return &lane->sources->slot[number % SOURCE_SLOTS].word;
+}
+
+/* What the sender's word says of bytes that were read before it was. Returns 0 or -errno. */
+static int learn(struct lane *lane, struct piece *piece)
+{
+	uint64_t word = atomic_load(word_of(lane, piece->avail.number));
 	uint32_t state = SOURCE_STATE(word);
 
 	if (SOURCE_NUMBER(word) != piece->avail.number)
@@ -116,23 +125,35 @@ static int learn(struct lane *lane, struct piece *piece, uint64_t word)
 	return state == SOURCE_ANNOUNCED || state == SOURCE_KEPT ? 0 : state == SOURCE_LOST ? -ECONNRESET : -EPROTO;
 }
 
-/* The GETs for the words of what is read with them, behind it. Returns how many. */
-static int ask_words(struct lane *lane, struct piece *pieces, int count, struct avail_get *out, struct iovec *words,
-		     struct piece **of)
+/* Whether the word lies in the slot behind that one's, at both ends: then one GET is for both, and for what is in between. */
+static bool is_next_slot(const struct avail *avail, const struct avail *before)
 {
+	return avail->number == before->number + 1 && avail->number % SOURCE_SLOTS &&
+	       avail->word == before->word + sizeof(struct source_slot) && avail->word_key == before->word_key;
+}
+
+/* The GETs for the words of what is read with them, behind it. Returns how many. */
+static int ask_words(struct lane *lane, struct piece *pieces, int count, struct avail_get *out, struct iovec *words)
+{
+	const struct avail *before = NULL;
 	int asked = 0;
 
 	for (int i = 0; i < count; i++) {
 		const struct avail *avail = &pieces[i].avail;
 
-		if (pieces[i].done)
+		pieces[i].asked = !pieces[i].done && state_of(lane, avail->number) != KEPT;
+		pieces[i].done |= !pieces[i].asked; /* what was kept: once this has been read */
+		if (!pieces[i].asked)
 			continue;
-		if (state_of(lane, avail->number) == KEPT) {
-			pieces[i].done = true; /* once this has been read */
+		if (before && is_next_slot(avail, before)) {
+			words[asked - 1].iov_len += sizeof(struct source_slot);
+			out[asked - 1].bytes = words[asked - 1].iov_len;
+			before = avail;
 			continue;
 		}
+		before = avail;
 		/* Into memory that a device knows already; between hosts nothing else is there. */
-		words[asked].iov_base = &lane->sources->slot[avail->number % SOURCE_SLOTS].word;
+		words[asked].iov_base = word_of(lane, avail->number);
 		words[asked].iov_len = sizeof(uint64_t);
 		out[asked] = (struct avail_get){ .address = avail->word,
 						 .key = avail->word_key,
@@ -141,7 +162,7 @@ static int ask_words(struct lane *lane, struct piece *pieces, int count, struct 
 						 .bytes = sizeof(uint64_t),
 						 .iov = &words[asked],
 						 .count = 1 };
-		of[asked++] = &pieces[i];
+		asked++;
 	}
 	return asked;
 }
@@ -154,17 +175,16 @@ static int bring(struct lane *lane, struct piece *pieces, int count)
 	for (int looks = 0; looks < LOOKS; looks++) {
 		struct avail_get gets[3 * RUN];
 		struct iovec words[RUN];
-		struct piece *of[RUN];
-		int planned = 0, asked, rc;
+		int planned = 0, rc;
 
 		for (int i = 0; i < count; i++)
 			planned += pieces[i].done ? 0 : plan(lane, &pieces[i], gets + planned);
 		if (!planned)
 			return 0;
-		asked = ask_words(lane, pieces, count, gets + planned, words, of);
-		rc = in->avail->get(in->avail_context, gets, planned + asked);
-		for (int i = 0; i < asked && !rc; i++)
-			rc = learn(lane, of[i], atomic_load((_Atomic uint64_t *)words[i].iov_base));
+		planned += ask_words(lane, pieces, count, gets + planned, words);
+		rc = in->avail->get(in->avail_context, gets, planned);
+		for (int i = 0; i < count && !rc; i++)
+			rc = pieces[i].asked ? learn(lane, &pieces[i]) : 0;
 		if (rc)
 			return rc;
 	}
@@ -203,6 +223,116 @@ static int bring_home(struct lane *lane, const struct avail *avails, int count)
 	return rc;
 }
 
+/* Ahead ------------------------------------------------------------------------------------------------------------- */
+
+static bool is_coming(const struct lane *lane, uint32_t number)
+{
+	return number - lane->in->coming.first < lane->in->coming.count;
+}
+
+/* What is known of a source whose bytes and word have come. Of any other word nothing: what it says is found when it is asked for again. */
+static void learn_ahead(struct lane *lane, uint32_t number)
+{
+	uint64_t word = atomic_load(word_of(lane, number));
+
+	if (SOURCE_NUMBER(word) != number)
+		return;
+	if (SOURCE_STATE(word) == SOURCE_ANNOUNCED) {
+		note_state(lane, number, HERE);
+		lane->in->known[number % SOURCE_SLOTS].ahead = true;
+	} else if (SOURCE_STATE(word) == SOURCE_KEPT) {
+		note_state(lane, number, KEPT);
+	}
+}
+
+/* Takes note of what has come. Returns whether it is under way yet. */
+static bool come(struct lane *lane, bool waits)
+{
+	struct source_in *in = lane->in;
+	int rc;
+
+	if (!in->coming.count)
+		return false;
+	rc = in->avail->begun(in->avail_context, waits);
+	if (rc > 0)
+		return true;
+	/* Behind a break it stays as it was told to the peer. */
+	for (uint32_t i = 0; !rc && in->coming.begun && i < in->coming.count && !atomic_load(&in->gone); i++)
+		learn_ahead(lane, in->coming.first + i);
+	in->coming.count = 0;
+	return false;
+}
+
+/* What is announced from the place on, as far as it makes no more GETs than that, and half of the area. Returns how many. */
+static int gather_ahead(const struct lane *lane, const struct place *at, int room, struct avail avails[RUN])
+{
+	/* The place's own end is what was known when the receive began. */
+	uint64_t head = at->head, tail = atomic_load(&lane->shared->tail);
+	uint32_t number = at->passed;
+	struct iovec parts[2];
+	size_t bytes = 0;
+	int count = 0;
+
+	for (size_t left = tail - head; count < RUN && left >= sizeof(struct record) && left <= lane->bytes;
+	     left = tail - head) {
+		struct record record = record_read(lane, head);
+		struct avail *next = &avails[count];
+
+		if (record_length(record) > left - sizeof(record))
+			break;
+		if (record.kind == RECORD_AVAIL) {
+			if (read_avail(lane, head, next) < 0 || next->number != ++number)
+				break; /* nonsense is found when it is next */
+			/* Behind those that are here, and behind one that is being received. */
+			if (state_of(lane, number) == ANNOUNCED && !(head == at->head && at->taken)) {
+				room -= parts_at_home(lane, next, parts) + 1;
+				bytes += next->bytes;
+				if (room < 0 || (count && bytes > lane->area_bytes / 2))
+					break;
+				count++;
+			} else if (count) {
+				break;
+			}
+		}
+		head += sizeof(record) + record_length(record);
+	}
+	return count;
+}
+
+/* Begins to fetch what comes next, without a wait. `at` is the place from which it is not received yet. */
+static void fetch_ahead(struct lane *lane, const struct place *at)
+{
+	const struct iovec area = { lane->area, lane->area_bytes };
+	struct source_in *in = lane->in;
+	struct avail_get gets[AHEAD_GETS];
+	struct iovec parts[RUN][2], words[RUN];
+	struct piece pieces[RUN];
+	struct avail avails[RUN];
+	int count, planned = 0, room;
+
+	if (come(lane, false) || atomic_load(&in->gone) || away(lane))
+		return;
+	room = in->avail->room(in->avail_context, &area);
+	count = gather_ahead(lane, at, room < AHEAD_GETS ? room : AHEAD_GETS, avails);
+	if (!count)
+		return;
+	for (int i = 0; i < count; i++) {
+		pieces[i] = (struct piece){ .avail = avails[i], .bytes = avails[i].bytes, .iov = parts[i] };
+		pieces[i].count = parts_at_home(lane, &avails[i], parts[i]);
+		gets[planned] = (struct avail_get){ .address = avails[i].address,
+						    .key = avails[i].key,
+						    .own = true,
+						    .bytes = avails[i].bytes,
+						    .iov = parts[i],
+						    .count = pieces[i].count };
+		planned++;
+	}
+	planned += ask_words(lane, pieces, count, gets + planned, words);
+	in->coming.first = avails[0].number;
+	in->coming.count = (uint32_t)count;
+	in->coming.begun = !in->avail->begin(in->avail_context, gets, planned);
+}
+
 int avail_fetch_all(struct lane *lane)
 {
 	uint64_t head = atomic_load(&lane->shared->head), tail = atomic_load(&lane->shared->tail);
@@ -211,6 +341,7 @@ int avail_fetch_all(struct lane *lane)
 	int count = 0, rc = 0;
 	size_t bytes = 0;
 
+	come(lane, true);
 	for (size_t left = tail - head; !rc && left >= sizeof(struct record) && left <= lane->bytes;
 	     left = tail - head) {
 		struct record record = record_read(lane, head);
@@ -268,7 +399,12 @@ static int gather_run(const struct lane *lane, const struct place *at, const str
 	uint64_t head = at->head + AVAIL_RECORD;
 	int found = 1;
 
-	run[0] = (struct piece){ *first, at->taken, first->bytes - at->taken, iov, count, skip, false };
+	run[0] = (struct piece){ .avail = *first,
+				 .from = at->taken,
+				 .bytes = first->bytes - at->taken,
+				 .iov = iov,
+				 .count = count,
+				 .skip = skip };
 	for (;;) {
 		struct piece *last = &run[found - 1], *next = &run[found];
 
@@ -281,7 +417,7 @@ static int gather_run(const struct lane *lane, const struct place *at, const str
 		*next = (struct piece){ .iov = iov, .count = count, .skip = skip };
 		/* Nonsense is found when it is next. */
 		if (read_avail(lane, head, &next->avail) < 0 || next->avail.number != last->avail.number + 1 ||
-		    state_of(lane, next->avail.number) == HERE)
+		    state_of(lane, next->avail.number) == HERE || is_coming(lane, next->avail.number))
 			return found;
 		next->bytes = next->avail.bytes;
 		head += AVAIL_RECORD;
@@ -326,6 +462,7 @@ static int take_avail(struct lane *lane, struct place *at, const struct iovec *i
 {
 	size_t room = space_of(iov, count, *got), before = *got;
 	struct avail avail;
+	bool was_ahead;
 	int rc = -EAGAIN;
 
 	if (at->tail - at->head < AVAIL_RECORD || read_avail(lane, at->head, &avail) < 0 || at->taken >= avail.bytes)
@@ -334,19 +471,28 @@ static int take_avail(struct lane *lane, struct place *at, const struct iovec *i
 		return take_own(lane, at, &avail, iov, count, got);
 	if (!lane->in->avail || avail.number != at->passed + 1)
 		return -EPROTO;
+	/* No record is passed while a READ is under way that it has told of. */
+	if (room && is_coming(lane, avail.number))
+		come(lane, true);
 	if (!room || avail_is_missing(lane, at->head))
 		return LANE_EMPTY;
 	if (state_of(lane, avail.number) != HERE && !peek && (room >= DIRECT_MIN || room >= avail.bytes - at->taken)) {
 		rc = take_directly(lane, at, &avail, iov, count, got);
 		lane->in->fetched += *got - before;
+		if (!rc && lane->in->ahead)
+			fetch_ahead(lane, at);
 		if (!rc)
 			return at->taken ? LANE_EMPTY : LANE_DATA;
 	}
 	if (rc != -ENOTCONN && rc != -EPROTO && rc != -ECONNRESET)
 		rc = state_of(lane, avail.number) == HERE ? 0 : bring_home(lane, &avail, 1);
 	if (!rc) {
+		if (lane->in->ahead && !peek) /* while this is copied */
+			fetch_ahead(lane, at);
+		was_ahead = lane->in->known[avail.number % SOURCE_SLOTS].ahead;
 		rc = take_here(lane, at, &avail, iov, count, got);
 		lane->in->fetched += peek ? 0 : *got - before;
+		lane->in->later += peek || !was_ahead ? 0 : *got - before;
 		return rc;
 	}
 	if (rc == -EPROTO || rc == -ECONNRESET)
@@ -405,6 +551,7 @@ void avail_cut(struct lane *lane)
 void source_in_again(struct source_in *in)
 {
 	memset(in->known, 0, sizeof(in->known));
+	in->coming.count = 0;
 	atomic_store(&in->gone, false);
 }
 

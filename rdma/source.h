@@ -149,6 +149,14 @@ struct avail_ops {
 	 * or another -errno: memory of the receiver's can't be read into. Nothing is under way any more then.
 	 */
 	int (*get)(void *context, const struct avail_get *gets, int count);
+	/*
+	 * The same ahead, into `area`, the library's own: how many GETs may begin now, 0 for none; to begin them, without a wait (returns 0, or
+	 * -errno: then some of them may be under way all the same); and how those stand: returns 1 (under way), 0 (all have ended well) or
+	 * -errno (none is under way, and they have not). `waits`: until they have ended, for a bounded time.
+	 */
+	int (*room)(void *context, const struct iovec *area);
+	int (*begin)(void *context, const struct avail_get *gets, int count);
+	int (*begun)(void *context, bool waits);
 	/* The queue pair is of no use. */
 	void (*give_up)(void *context);
 };
@@ -161,15 +169,22 @@ struct source_in {
 	_Atomic bool gone; /* the queue pair has broken: nothing more is fetched */
 	struct {
 		uint32_t number, state;
+		bool ahead;    /* it was fetched before it was asked for */
 	} known[SOURCE_SLOTS]; /* of avail.c */
 	struct transport_token token;
 	struct transport_reach reach;
 	bool asked;
-	uint32_t seen;	   /* the last answer that was looked at */
-	int result;	   /* 1: proved; -errno: why not */
-	uint64_t fetched;  /* bytes, by GET or from where the sender has kept them */
-	uint64_t later;	   /* of them, those that were promised first */
-	size_t later_min;  /* of the receive under way: as many bytes in whole pages may be promised; 0: none */
+	uint32_t seen;	  /* the last answer that was looked at */
+	int result;	  /* 1: proved; -errno: why not */
+	uint64_t fetched; /* bytes, by GET or from where the sender has kept them */
+	uint64_t later;	  /* of them, those that were promised first; between hosts, those that were fetched ahead */
+	size_t later_min; /* of the receive under way: as many bytes in whole pages may be promised; 0: none */
+	/* Between hosts: sources are fetched before they are asked for, and those that are being fetched. */
+	bool ahead;
+	struct {
+		uint32_t first, count; /* numbers */
+		bool begun;	       /* all that they take */
+	} coming;
 	_Atomic bool lost; /* something that was promised can't be had: the connection is reset */
 };
 

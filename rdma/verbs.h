@@ -41,7 +41,7 @@
 
 #define VERBS_LIBRARY "libzc-verbs.so"
 #define VERBS_SYMBOL "zc_verbs" /* a struct verbs_table */
-#define VERBS_TABLE_VERSION 8u
+#define VERBS_TABLE_VERSION 9u
 
 /* Why there is no connection, or no longer one. */
 #define VERBS_TROUBLES(TROUBLE)                                                                                        \
@@ -232,6 +232,10 @@ struct verbs_table {
 	ssize_t (*get)(struct verbs_conn *conn, const struct verbs_remote *from, size_t bytes, const struct iovec *iov,
 		       int count, size_t skip, unsigned int how, uint64_t cookie);
 	int (*got)(struct verbs_conn *conn, struct verbs_got *out);
+	/* Returns how many GETs more may be under way now. */
+	int (*gets)(struct verbs_conn *conn);
+	/* Registers memory that many GETs read into, so that none of them has to. Ownership: hide(). */
+	int (*reserve)(struct verbs_conn *conn, const void *address, size_t bytes, struct verbs_region **out);
 	/* Lets the peer's host read memory. Ownership: hide(), which does not yet keep the peer from reading (the cache does). */
 	int (*expose)(struct verbs_conn *conn, const void *address, size_t bytes, struct verbs_remote *remote,
 		      struct verbs_region **out);

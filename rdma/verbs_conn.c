@@ -252,6 +252,25 @@ void verbs_rise(struct verbs_conn *conn, bool told)
 		verbs_woke(conn);
 }
 
+void verbs_positions(struct verbs_conn *conn, struct verbs_positions *out)
+{
+	uint64_t confirmed;
+	int held = verbs_take(&conn->lock);
+
+	conn_poll(conn);
+	confirmed = atomic_load(&conn->setup.out.shared->received);
+	*out = (struct verbs_positions){ .sent = atomic_load(&conn->setup.out.shared->sent),
+					 .written = conn->written,
+					 .delivered = conn->delivered,
+					 .confirmed = confirmed,
+					 .received = atomic_load(&conn->setup.in.shared->received),
+					 .settled = conn_is_broken(conn) &&
+						    (!conn->qp || (!conn->receives && !conn->gets_under_way)) };
+	out->confirmed = out->confirmed < out->sent ? out->confirmed : out->sent;
+	out->delivered = out->delivered > out->confirmed ? out->delivered : out->confirmed;
+	verbs_give(&conn->lock, held);
+}
+
 void verbs_give_up(struct verbs_conn *conn)
 {
 	int held = verbs_take(&conn->lock);

@@ -350,6 +350,11 @@ int verbs_expose(struct verbs_conn *conn, const void *address, size_t bytes, str
 	return 0;
 }
 
+int verbs_reserve(struct verbs_conn *conn, const void *address, size_t bytes, struct verbs_region **out)
+{
+	return conn->domain ? domain_get(conn->domain, address, bytes, RIGHT_WRITE, out) : -ENOTCONN;
+}
+
 void verbs_hide(struct verbs_conn *conn, struct verbs_region *region)
 {
 	domain_put(conn->domain, region);

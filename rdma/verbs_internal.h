@@ -138,6 +138,7 @@ void own_close(int fd);
 void events_close(struct rdma_event_channel *events);
 int verbs_expose(struct verbs_conn *conn, const void *address, size_t bytes, struct verbs_remote *remote,
 		 struct verbs_region **out);
+int verbs_reserve(struct verbs_conn *conn, const void *address, size_t bytes, struct verbs_region **out);
 void verbs_hide(struct verbs_conn *conn, struct verbs_region *region);
 unsigned int verbs_invalidate(const void *address, size_t bytes);
 
@@ -199,6 +200,7 @@ void verbs_positions(struct verbs_conn *conn, struct verbs_positions *out);
 ssize_t verbs_get(struct verbs_conn *conn, const struct verbs_remote *from, size_t bytes, const struct iovec *iov,
 		  int count, size_t skip, unsigned int how, uint64_t cookie);
 int verbs_got(struct verbs_conn *conn, struct verbs_got *out);
+int verbs_gets(struct verbs_conn *conn);
 uint32_t verbs_trip(struct verbs_conn *conn);
 void conn_poll(struct verbs_conn *conn);
 int conn_receive(struct verbs_conn *conn);

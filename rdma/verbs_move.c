@@ -463,25 +463,6 @@ bool verbs_flushed(struct verbs_conn *conn)
 	return done;
 }
 
-void verbs_positions(struct verbs_conn *conn, struct verbs_positions *out)
-{
-	uint64_t confirmed;
-	int held = verbs_take(&conn->lock);
-
-	conn_poll(conn);
-	confirmed = atomic_load(&conn->setup.out.shared->received);
-	*out = (struct verbs_positions){ .sent = atomic_load(&conn->setup.out.shared->sent),
-					 .written = conn->written,
-					 .delivered = conn->delivered,
-					 .confirmed = confirmed,
-					 .received = atomic_load(&conn->setup.in.shared->received),
-					 .settled = conn_is_broken(conn) &&
-						    (!conn->qp || (!conn->receives && !conn->gets_under_way)) };
-	out->confirmed = out->confirmed < out->sent ? out->confirmed : out->sent;
-	out->delivered = out->delivered > out->confirmed ? out->delivered : out->confirmed;
-	verbs_give(&conn->lock, held);
-}
-
 uint32_t verbs_trip(struct verbs_conn *conn)
 {
 	uint64_t begin = clock_now(), now = begin;
@@ -567,6 +548,26 @@ static ssize_t post_get(struct verbs_conn *conn, const struct verbs_remote *from
 	return rc < 0 ? rc : got;
 }
 
+/* How many more may be under way. */
+static uint32_t gets_left(const struct verbs_conn *conn)
+{
+	uint32_t used = conn->gets_under_way + conn->ended_count, left = conn->depth > used ? conn->depth - used : 0;
+	uint32_t reads = conn->reads_max > conn->gets_under_way ? conn->reads_max - conn->gets_under_way : 0;
+	uint32_t requests = room(conn) > KEPT_FOR_LINES ? room(conn) - KEPT_FOR_LINES : 0;
+
+	left = left < reads ? left : reads;
+	return left < requests ? left : requests;
+}
+
+int verbs_gets(struct verbs_conn *conn)
+{
+	int held = verbs_take(&conn->lock);
+	int left = atomic_load_explicit(&conn->state, memory_order_relaxed) == VERBS_UP ? (int)gets_left(conn) : 0;
+
+	verbs_give(&conn->lock, held);
+	return left;
+}
+
 ssize_t verbs_get(struct verbs_conn *conn, const struct verbs_remote *from, size_t bytes, const struct iovec *iov,
 		  int count, size_t skip, unsigned int how, uint64_t cookie)
 {
@@ -575,8 +576,7 @@ ssize_t verbs_get(struct verbs_conn *conn, const struct verbs_remote *from, size
 
 	if (atomic_load_explicit(&conn->state, memory_order_relaxed) != VERBS_UP)
 		rc = conn_is_broken(conn) ? -ENOTCONN : -EAGAIN;
-	else if (conn->gets_under_way >= conn->reads_max || room(conn) <= KEPT_FOR_LINES ||
-		 conn->gets_under_way + conn->ended_count >= conn->depth)
+	else if (!gets_left(conn))
 		rc = -EAGAIN;
 	else
 		rc = post_get(conn, from, bytes, iov, count, skip, how, cookie);

@@ -206,7 +206,8 @@ static void print_libzc(void)
 	     "(system calls with an error) until the memory is freed, unmapped or received into again, and the next receive fails with\n"
 	     "ECONNRESET. A program that unmaps, moves or drops such memory, or forks, by bare system call instructions meanwhile may\n"
 	     "find zeroes there. It needs a userfaultfd that sees the kernel's faults, on Linux 6.6 or later; elsewhere it does nothing,\n"
-	     "is counted as no_recv_async, and\n.B zc doctor\nsays why.\n.SH SEE ALSO\n.BR zc (1)");
+	     "is counted as no_recv_async, and\n.B zc doctor\nsays why.\n.PP\nBetween hosts there is none of that: what is announced behind the bytes that a receive takes is\n"
+	     "fetched into memory of the library's, half a MiB of it at most, while the program goes on, and copied when it is received.\n.SH SEE ALSO\n.BR zc (1)");
 }
 
 int main(int argc, char **argv)

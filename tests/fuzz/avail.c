@@ -37,8 +37,10 @@ static void announce(void)
 
 	*record = (struct record){ .kind = RECORD_AVAIL, .bytes = sizeof(*avail) };
 	*avail = (struct avail){ .bytes = 1 + (uint32_t)next_number() % MOST,
-				 .number = ++announced,
+				 .number = announced + 1,
+				 .word = 4096 + ((announced + 1) % SOURCE_SLOTS) * sizeof(struct source_slot),
 				 .home = next_number() };
+	announced++;
 	if (what & 1)
 		record->bytes = (uint32_t)next_number();
 	if (what & 2)
@@ -47,6 +49,8 @@ static void announce(void)
 		announced = avail->number = (uint32_t)next_number();
 	if (what & 8)
 		avail->address = next_number();
+	if (what & 16)
+		avail->word = 4096 + announced * sizeof(struct source_slot);
 	atomic_store(&lane.shared->tail, tail + sizeof(*record) + padded(sizeof(*avail)));
 }
 
@@ -64,6 +68,28 @@ static void peer_writes(void)
 		       sizeof(value));
 }
 
+static bool is_word(const struct avail_get *get)
+{
+	uint8_t *at = get->iov->iov_base;
+
+	return at >= (uint8_t *)lane.sources && at < (uint8_t *)(lane.sources + 1);
+}
+
+/* Of sources in a row, which may be others than were asked for; and what lies between the words. */
+static void bring_words(const struct avail_get *get, uint32_t first)
+{
+	uint8_t *at = get->iov->iov_base;
+
+	must(is_word(get) && at + get->bytes <= (uint8_t *)(lane.sources + 1));
+	must(get->bytes % sizeof(struct source_slot) == sizeof(uint64_t));
+	memset(at, next_byte(), get->bytes);
+	for (size_t done = 0; done < get->bytes; done += sizeof(struct source_slot)) {
+		uint64_t word = SOURCE_WORD(lane.sources->passed + ++first, 0, 1 + next_byte() % 4);
+
+		memcpy(at + done, &word, sizeof(word));
+	}
+}
+
 /* Never more than was asked for, as the kernel sees to. */
 static int get(void *context, const struct avail_get *gets, int count)
 {
@@ -77,10 +103,7 @@ static int get(void *context, const struct avail_get *gets, int count)
 	for (int i = 0; i < count; i++) {
 		must(gets[i].bytes > 0 && gets[i].bytes <= AREA);
 		if (gets[i].own) {
-			uint64_t word = SOURCE_WORD(lane.sources->passed + 1 + (uint32_t)i, 0, 1 + next_byte() % 3);
-
-			must(gets[i].bytes == sizeof(word));
-			memcpy(gets[i].iov->iov_base, &word, sizeof(word));
+			bring_words(&gets[i], (uint32_t)i);
 		} else {
 			must(scatter(gets[i].iov, gets[i].count, gets[i].skip, bytes, gets[i].bytes) == gets[i].bytes);
 		}
@@ -88,12 +111,43 @@ static int get(void *context, const struct avail_get *gets, int count)
 	return how >= 240 && how < 244 ? errors[how - 240] : 0;
 }
 
+/* Ahead: what comes, and when, is the input's to say; the words may be of other sources. */
+static bool under_way;
+
+static int room(void *context, const struct iovec *area)
+{
+	must(area->iov_base == lane.area && area->iov_len == AREA);
+	return next_byte() % 32;
+}
+
+static int begin(void *context, const struct avail_get *gets, int count)
+{
+	static uint8_t bytes[AREA];
+
+	must(count > 0 && count <= 32 && !under_way);
+	for (int i = 0; i < count; i++) {
+		must(gets[i].own && gets[i].bytes > 0 && gets[i].bytes <= AREA);
+		if (is_word(&gets[i]))
+			bring_words(&gets[i], next_byte() % 4);
+		else
+			must(scatter(gets[i].iov, gets[i].count, gets[i].skip, bytes, gets[i].bytes) == gets[i].bytes);
+	}
+	under_way = next_byte() & 1;
+	return next_byte() < 240 ? 0 : -ENOMEM;
+}
+
+static int begun(void *context, bool waits)
+{
+	under_way &= !waits && next_byte() & 1;
+	return under_way ? 1 : next_byte() < 240 ? 0 : -ENOTCONN;
+}
+
 static void give_up(void *context)
 {
 	atomic_store(&in.gone, true);
 }
 
-static const struct avail_ops made_up = { get, give_up };
+static const struct avail_ops made_up = { get, room, begin, begun, give_up };
 
 static void receive(bool peek)
 {
@@ -155,6 +209,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
 	memset(lane.shared, 0, LONELY_SHARE_BYTES);
 	memset(lane.ring, 0, RING);
 	source_in_open_remote(&in, &made_up, NULL);
+	in.ahead = count && bytes[0] & 1;
+	under_way = false;
 	lane.sources = (struct source_shared *)(lane.shared + 1);
 	lane.in = &in;
 	announced = 0;

@@ -8,9 +8,11 @@ from conftest import BUILD, environment
 
 WHOLE = ["blocking", "poll", "epoll", "ipv6", "mapped", "threads", "clients"]
 FETCHED = [f"{path}-{name}" for path in ("zsdp", "azsdp") for name in ("stream", "poll", "overlap", "touch")] + ["azsdp-mprotect"]
+LATE = ["ahead-stream", "ahead-large", "ahead-poll", "ahead-device"]  # whose receivers are
 FETCHING_CASES = ["fork", "exit", "exec", "exec_full", "dontwait", "cancelled"]
 CASES = FETCHING_CASES + ["exit_unread", "setuid", "vfork", "handler", "idles"]
 CASES += [f"{path}-{name}" for path in ("zsdp", "azsdp") for name in FETCHING_CASES + ["allocating"]]
+CASES += [f"ahead-{name}" for name in FETCHING_CASES]
 BREAKS = ["device", "own_device", "drop", "down"]
 FETCHED_BREAKS = [f"{path}-{name}" for path in ("zsdp", "azsdp") for name in ("device", "own_device")]
 
@@ -55,6 +57,20 @@ def test_device_has_sent_them(guest):
 def test_guarded_memory_is_not_registered_in_vain(guest):
     # But where the peer has just passed a source whose guard is about to go.
     assert int(guest.text("refusals")) < 10
+
+
+@pytest.mark.parametrize("step", LATE + ["ahead-touch"])
+def test_bytes_are_right_if_they_are_fetched_ahead(guest, step):
+    assert guest.measured(step)["verified"] is True
+
+
+@pytest.mark.parametrize("step", LATE)
+def test_late_receiver_finds_here_what_was_fetched_ahead(guest, step):
+    assert counted(guest, step, "later_bytes") > guest.measured(step)["bytes"] / 10
+
+
+def test_nothing_is_fetched_ahead_without_being_asked_for(guest):
+    assert counted(guest, "azsdp-stream", "later_bytes") == 0
 
 
 @pytest.mark.parametrize("step", FETCHED + FETCHED_BREAKS)

@@ -208,6 +208,18 @@ static int plug_expose(struct verbs_conn *conn, const void *address, size_t byte
 	return 0;
 }
 
+static int plug_gets(struct verbs_conn *conn)
+{
+	return plug_reaches(plug_of(conn)) ? 16 : 0;
+}
+
+static int plug_reserve(struct verbs_conn *conn, const void *address, size_t bytes, struct verbs_region **out)
+{
+	struct verbs_remote unused;
+
+	return plug_expose(conn, address, bytes, &unused, out);
+}
+
 static void plug_hide(struct verbs_conn *conn, struct verbs_region *region)
 {
 	assert_ptr_equal(region, conn); /* of no other queue pair */
@@ -269,6 +281,8 @@ static const struct verbs_table cable_device = {
 	.trip = plug_trip,
 	.get = plug_get,
 	.got = plug_got,
+	.gets = plug_gets,
+	.reserve = plug_reserve,
 	.expose = plug_expose,
 	.hide = plug_hide,
 	.invalidate = plug_invalidate,

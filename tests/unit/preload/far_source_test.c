@@ -17,8 +17,9 @@ static struct engine *engine_of(int end)
 
 /* GETs and exposures: of the connecting end's device. */
 static struct {
-	int gets, ended, exposed, hidden;
-	bool given_up, silent, guarded;
+	int gets, ended, exposed, hidden, reserved, ahead;
+	bool given_up, silent, guarded, late; /* late: those ahead have not ended yet */
+	uint64_t cookies[64];
 	uint64_t told_at_get; /* up to where the peer had been told that all is known */
 } reads;
 
@@ -63,7 +64,8 @@ static ssize_t get(struct verbs_conn *conn, const struct verbs_remote *from, siz
 		   int count, size_t skip, unsigned int how, uint64_t cookie)
 {
 	reads.told_at_get = atomic_load(&engine_of(1)->channel.in.shared->seen);
-	reads.gets++;
+	reads.cookies[reads.gets++ % 64] = cookie;
+	reads.ahead += cookie != 0;
 	if (!reads.silent)
 		scatter(iov, count, skip, (void *)(uintptr_t)from->address, bytes);
 	return (ssize_t)bytes;
@@ -71,11 +73,33 @@ static ssize_t get(struct verbs_conn *conn, const struct verbs_remote *from, siz
 
 static int got(struct verbs_conn *conn, struct verbs_got *out)
 {
-	if (reads.ended == reads.gets || (reads.silent && !reads.given_up))
-		return 0;
-	reads.ended++;
-	*out = (struct verbs_got){ .error = reads.silent ? -ENOTCONN : 0 };
-	return 1;
+	/* In turn, but that those ahead may be held up. */
+	for (int i = reads.ended; i < reads.gets; i++) {
+		uint64_t cookie = reads.cookies[i % 64];
+
+		if ((reads.silent && !reads.given_up) || (cookie && reads.late))
+			continue;
+		reads.cookies[i % 64] = reads.cookies[reads.ended % 64];
+		reads.ended++;
+		*out = (struct verbs_got){ .cookie = cookie, .error = reads.given_up ? -ENOTCONN : 0 };
+		return 1;
+	}
+	return 0;
+}
+
+static int gets_left(struct verbs_conn *conn)
+{
+	return 16;
+}
+
+static int reserve(struct verbs_conn *conn, const void *at, size_t bytes, struct verbs_region **out)
+{
+	static int region;
+
+	assert_ptr_equal(at, engine_of(1)->channel.in.area);
+	reads.reserved++;
+	*out = (struct verbs_region *)&region;
+	return 0;
 }
 
 static int expose(struct verbs_conn *conn, const void *at, size_t bytes, struct verbs_remote *remote,
@@ -121,6 +145,8 @@ static const struct verbs_table reading_device = {
 	.woke = nothing,
 	.get = get,
 	.got = got,
+	.gets = gets_left,
+	.reserve = reserve,
 	.expose = expose,
 	.hide = hide,
 	.invalidate = invalidate,
@@ -365,10 +391,110 @@ static void doorbell_that_comes_before_its_bytes_is_asked_for_again(void **state
 	assert_int_not_equal(atomic_load(&lane_from(0)->shared->waits), said);
 }
 
+/* Ahead ------------------------------------------------------------------------------------------------------------- */
+
+static uint64_t later_bytes(void)
+{
+	return atomic_load(&stats->slot[conns[1]->slot].conn[STAT_CONN_LATER_BYTES]);
+}
+
+/* Two are announced, and the first one is received. */
+static void receive_first(void)
+{
+	for (size_t i = 0; i < sizeof(source); i++)
+		source[i] = (char)(i * 7 + i / 251);
+	announce(source, 20000);
+	announce(source + 20000, 20000);
+	assert_int_equal(receive_some(1, sink, 20000, 0), 20000);
+}
+
+static void must_be_second(void)
+{
+	assert_memory_equal(sink, source + 20000, 20000);
+}
+
+static int connect_ahead(void **state)
+{
+	settings.recv_async = true;
+	return connect_far(state);
+}
+
+static int close_ahead(void **state)
+{
+	settings.recv_async = false;
+	return close_far(state);
+}
+
+static void source_is_fetched_before_it_is_asked_for(void **state)
+{
+	int gets;
+
+	receive_first();
+	assert_int_equal(reads.reserved, 1);
+	assert_int_equal(reads.ahead, 2); /* bytes and word */
+	gets = reads.gets;
+	assert_int_equal(receive_some(1, sink, 20000, 0), 20000);
+	must_be_second();
+	assert_int_equal(reads.gets, gets);
+	assert_int_equal(reads.reserved, 1);
+	assert_int_equal(later_bytes(), 20000);
+}
+
+static void receive_without_the_setting_fetches_what_it_takes(void **state)
+{
+	receive_first();
+	assert_int_equal(reads.ahead, 0);
+	assert_int_equal(reads.reserved, 0);
+	assert_int_equal(receive_some(1, sink, 20000, 0), 20000);
+	must_be_second();
+	assert_int_equal(later_bytes(), 0);
+}
+
+/* The first one is received in two parts: the second part's GET ends while those ahead are under way. */
+static void end_of_a_get_ahead_is_not_taken_for_another_s(void **state)
+{
+	announce(source, 20000);
+	memset(source + 20000, 'n', 20000);
+	announce(source + 20000, 20000);
+	reads.late = true;
+	assert_int_equal(receive_some(1, sink, 17000, 0), 17000);
+	assert_int_equal(conns[1]->far->ahead, 2);
+	assert_int_equal(receive_some(1, sink, 3000, 0), 3000);
+	assert_int_equal(conns[1]->far->ahead, 2);
+	reads.late = false;
+	assert_int_equal(receive_some(1, sink, 20000, 0), 20000);
+	assert_int_equal(conns[1]->far->ahead, 0);
+	must_be_second();
+}
+
+static void break_ends_what_is_fetched_ahead(void **state)
+{
+	reads.late = true;
+	receive_first();
+	reads.given_up = true;
+	reads.late = false;
+	assert_int_equal(receive_some(1, sink, 20000, MSG_DONTWAIT), -EAGAIN);
+	assert_int_equal(atomic_load(&engine_of(1)->far.state), FAR_BROKEN);
+	assert_int_equal(lane_unread(&engine_of(1)->channel.in), 0);
+	assert_int_equal(later_bytes(), 0);
+}
+
+static void area_is_let_go_with_the_queue_pair(void **state)
+{
+	receive_first();
+	assert_non_null(conns[1]->far->reserved);
+	far_reserves_nothing(conns[1]->far, (struct verbs_conn *)&reading_device);
+	assert_int_equal(reads.hidden, 1);
+	assert_null(conns[1]->far->reserved);
+	far_reserves_nothing(conns[1]->far, (struct verbs_conn *)&reading_device);
+	assert_int_equal(reads.hidden, 1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, connect_far, close_far)
+#define AHEAD_CASE(name) cmocka_unit_test_setup_teardown(name, connect_ahead, close_ahead)
 		CASE(source_is_registered_until_the_peer_has_passed_it),
 		CASE(guarded_memory_that_is_exposed_already_is_not_registered_again),
 		CASE(memory_of_which_a_page_was_written_is_registered_anew),
@@ -380,7 +506,13 @@ int main(void)
 		CASE(switch_behind_what_can_t_be_fetched_does_not_count),
 		CASE(doorbell_that_comes_before_its_bytes_is_asked_for_again),
 		CASE(get_that_never_ends_gives_the_queue_pair_up),
+		CASE(receive_without_the_setting_fetches_what_it_takes),
+		AHEAD_CASE(source_is_fetched_before_it_is_asked_for),
+		AHEAD_CASE(end_of_a_get_ahead_is_not_taken_for_another_s),
+		AHEAD_CASE(break_ends_what_is_fetched_ahead),
+		AHEAD_CASE(area_is_let_go_with_the_queue_pair),
 #undef CASE
+#undef AHEAD_CASE
 	};
 
 	use_rings(1 << 20);

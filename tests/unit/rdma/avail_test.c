@@ -1,192 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Sources between hosts, both ends in memory of their own. What a device would do is done by hand: carry() writes the ring, tell() the
- * consumer's line, and a GET copies, after whatever else a test has happen at that moment.
- */
+/* The receiver of sources between hosts, and their sender once they have to be sent again (avail.h). */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-
-#include <cmocka.h>
-
-#include "rdma/avail.h"
-#include "rdma/channel.h"
-#include "rdma/lane_record.h"
-#include "rdma/spans.h"
-#include "rdma/verbs_replay.h"
-#include "stream_testing.h"
-
-#define RING 16384u
-#define AREA 65536u
-#define MOST 60000u
-
-static struct channel near, far;
-static struct lane *out, *in;
-static uint8_t *program, got_bytes[2 * MOST];
-static uint64_t arrived, received;
-
-/* GETs --------------------------------------------------------------------------------------------------------------- */
-
-static int gets;	    /* in a row, without a fence in between */
-static uint64_t direct;	    /* bytes that went straight to the program's memory */
-static int fail_with;	    /* every GET */
-static bool refuses_direct; /* GETs to the program's memory */
-static bool given_up;
-static void (*meanwhile)(int call);
-
-static bool is_direct(const struct avail_get *get)
-{
-	const uint8_t *to = get->iov[0].iov_base;
-
-	return to >= got_bytes && to < got_bytes + sizeof(got_bytes);
-}
-
-static bool is_in(uint64_t address, const void *memory, size_t bytes)
-{
-	return address - (uintptr_t)memory < bytes;
-}
-
-static int get_by_hand(void *context, const struct avail_get *get, int count)
-{
-	int rc = fail_with;
-
-	for (int i = 0; i < count && !rc; i++) {
-		if (!i || get[i].behind) { /* between those anything may happen */
-			gets++;
-			if (meanwhile)
-				meanwhile(gets);
-		}
-		if (is_direct(&get[i]) && refuses_direct)
-			return -EFAULT;
-		assert_true(get[i].bytes > 0);
-		/* Each of the sender's memories has its own. */
-		assert_int_equal(get[i].key, is_in(get[i].address, out->sources, sizeof(*out->sources)) ? 8 :
-					     is_in(get[i].address, out->area, AREA)			? 9 :
-													  7);
-		direct += is_direct(&get[i]) ? get[i].bytes : 0;
-		assert_int_equal(
-			scatter(get[i].iov, get[i].count, get[i].skip, (void *)(uintptr_t)get[i].address, get[i].bytes),
-			get[i].bytes);
-	}
-	return rc;
-}
-
-static void give_up(void *context)
-{
-	given_up = true;
-	atomic_store(&in->in->gone, true);
-}
-
-static const struct avail_ops by_hand = { get_by_hand, give_up };
-
-/* The sender's place is this process. */
-static int keeps(const struct transport_place *place, const struct transport_token *token)
-{
-	return place->number == 1;
-}
-
-static void drop(const struct transport_place *place)
-{
-}
-
-static const struct transport_ops remote = { .name = "by hand", .keeps = keeps, .drop = drop };
-
-/* Both ends ---------------------------------------------------------------------------------------------------------- */
-
-static int make_both(void **state)
-{
-	arrived = received = direct = 0;
-	gets = fail_with = 0;
-	refuses_direct = given_up = false;
-	meanwhile = NULL;
-	if (channel_make(&near, RING) < 0 || channel_make(&far, RING) < 0)
-		return -1;
-	program = mmap(NULL, 2 * MOST, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	out = &near.out;
-	in = &far.out;
-	out->area_bytes = in->area_bytes = AREA;
-	source_out_open_remote(&near.sources_out, &remote, (struct transport_place){ .number = 1 });
-	near.sources_out.remote = (struct source_remote){ (uintptr_t)out->sources->slot, (uintptr_t)out->area, 8, 9 };
-	out->out = &near.sources_out;
-	source_in_open_remote(&far.sources_in, &by_hand, NULL);
-	in->in = &far.sources_in;
-	atomic_store(&out->shared->reader, 1);
-	return lane_take_over(out) ? 0 : -1;
-}
-
-static int drop_both(void **state)
-{
-	munmap(program, 2 * MOST);
-	channel_close(&near);
-	channel_close(&far);
-	return 0;
-}
-
-static void carry(void)
-{
-	uint64_t tail = atomic_load(&out->shared->tail);
-
-	for (; arrived < tail; arrived++)
-		in->ring[arrived % RING] = out->ring[arrived % RING];
-	atomic_store(&in->shared->tail, tail);
-}
-
-static void tell(void)
-{
-	struct lane_shared *from = in->shared, *to = out->shared;
-
-	atomic_store(&to->received, atomic_load(&from->received));
-	atomic_store(&to->taken, atomic_load(&from->taken));
-	atomic_store(&to->from_ring, atomic_load(&from->from_ring));
-	atomic_store(&to->head, atomic_load(&from->head));
-}
-
-static void put(size_t bytes)
-{
-	uint8_t data[RING];
-	struct iovec iov = { data, bytes };
-
-	fill(data, atomic_load(&out->shared->sent), bytes);
-	assert_int_equal(lane_put(out, &iov, 1, 0), bytes);
-	carry();
-}
-
-/* Returns its number. */
-static uint64_t announce_at(uint8_t *at, size_t bytes)
-{
-	uint64_t number;
-
-	fill(at, atomic_load(&out->shared->sent), bytes);
-	assert_int_equal(source_announce_remote(out, at, bytes, 7, &number), 0);
-	carry();
-	return number;
-}
-
-static int take(size_t bytes, bool peek, size_t *count)
-{
-	struct iovec iov[2] = { { got_bytes, bytes / 3 }, { got_bytes + bytes / 3, bytes - bytes / 3 } };
-	int rc;
-
-	memset(got_bytes, 0xee, bytes);
-	rc = lane_get(in, iov, 2, peek, count);
-	assert_int_equal(wrong_from(got_bytes, received, *count), *count);
-	received += peek ? 0 : *count;
-	return rc;
-}
-
-static void must_take(size_t bytes, size_t expected)
-{
-	size_t count;
-
-	assert_int_equal(take(bytes, false, &count), LANE_DATA);
-	assert_int_equal(count, expected);
-}
+#include "avail_testing.h"
 
 /* What is asked of them ---------------------------------------------------------------------------------------------- */
 
@@ -293,13 +108,6 @@ static void receiver_that_can_t_fetch_at_all_gives_up(void **state)
 	assert_int_equal(lane_unread_all(in), 0);
 }
 
-/* The queue pair. */
-static void break_it(void)
-{
-	fail_with = -ENOTCONN;
-	atomic_store(&in->in->gone, true);
-}
-
 static void what_was_not_fetched_is_not_here(void **state)
 {
 	size_t count;
@@ -360,36 +168,8 @@ static void loss_of_a_source_is_told_behind_those_before_it(void **state)
 
 static void slots_and_area_are_used_again(void **state)
 {
-	uint64_t seed = 4711;
-
-	for (int i = 0; i < 500; i++) {
-		size_t bytes = 1 + random_below(&seed, MOST / 4);
-
-		if (bytes <= source_room(out))
-			announce_at(program + (i % 4) * (MOST / 4), bytes);
-		if (!random_below(&seed, 3))
-			put(1 + random_below(&seed, 300));
-		if (!random_below(&seed, 4)) {
-			assert_int_equal(source_keep_all(out), 0);
-			memset(program, 0xdd, MOST);
-		}
-		if (!random_below(&seed, 4))
-			assert_int_equal(avail_fetch_all(in), 0);
-		for (int k = 0; k < 2 && lane_unread(in); k++) {
-			size_t wanted = 1 + random_below(&seed, MOST), count;
-
-			assert_int_equal(take(wanted, false, &count), LANE_DATA);
-			assert_int_equal(count <= wanted, 1);
-		}
-		while (source_room(out) < MOST / 4) {
-			size_t count;
-
-			take(MOST, false, &count);
-			tell();
-		}
-		tell();
-	}
-	assert_true(direct > 0);
+	use_again(false);
+	assert_int_equal(ahead.begun, 0);
 }
 
 /* Between hosts it goes on over TCP: with what its consumer has not confirmed. */
@@ -412,6 +192,33 @@ static void kept_sources_are_sent_again(void **state)
 		assert_int_equal(verbs_replay(out, NULL, from, data, sizeof(data)), sent - from);
 		assert_int_equal(wrong_from(data, from, sent - from), sent - from);
 	}
+}
+
+/* Two words in a row, by the addresses that a peer tells, where this end's slots have come to their end. */
+static void words_beyond_the_last_slot_are_not_read_with_it(void **state)
+{
+	uint64_t *words = (uint64_t *)(program + MOST);
+	uint64_t last = SOURCE_SLOTS - 1, at[2];
+
+	for (uint64_t number = 1; number < last; number++) {
+		announce_at(program, 10);
+		must_take(10, 10);
+		tell();
+	}
+	for (int i = 0; i < 2; i++) {
+		at[i] = atomic_load(&out->shared->tail);
+		announce_at(program + i * 4096, 10);
+	}
+	for (int i = 0; i < 2; i++) {
+		struct avail *avail = (struct avail *)((struct record *)record_at(in, at[i]) + 1);
+
+		assert_int_equal(avail->number, last + (uint64_t)i);
+		avail->word = (uintptr_t)words + (size_t)i * sizeof(struct source_slot);
+		avail->word_key = 7;
+		words[(size_t)i * sizeof(struct source_slot) / sizeof(*words)] =
+			SOURCE_WORD(last + (uint64_t)i, 0, SOURCE_ANNOUNCED);
+	}
+	must_take(20, 20);
 }
 
 /* A hostile peer. Returns what a receive says of a record that was written over. */
@@ -508,6 +315,7 @@ int main(void)
 		CASE(loss_of_a_source_is_told_behind_those_before_it),
 		CASE(slots_and_area_are_used_again),
 		CASE(kept_sources_are_sent_again),
+		CASE(words_beyond_the_last_slot_are_not_read_with_it),
 		CASE(nonsense_ends_the_lane),
 		CASE(more_than_a_sender_has_room_for_is_not_fetched),
 #undef CASE
