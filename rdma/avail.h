@@ -12,6 +12,9 @@
  * A receiver that can't read into its program's memory, only looks, or has to have everything at hand before a lane moves, brings
  * whole sources to its own area, to the same place there: that is free, for the sender's is.
  *
+ * What comes next may be fetched ahead, to the same place (source_in.ahead): by GETs that nobody waits for, the words behind the bytes. They count
+ * when both have come, and no record is passed before.
+ *
  * All that a record says was written by the peer, and may change at any time: it is copied once and checked. What it says of the
  * peer's memory, the peer's device checks.
  */
