@@ -336,8 +336,14 @@ class Bench:
         finally:
             run.end()
         assert status is None or run.process.returncode == status, (
-            f"{command}: status {run.process.returncode}\n{run.output[-2000:]}\n{run.errors[-4000:].decode(errors='replace')}")
+            f"{command}: status {run.process.returncode}\n{run.output[-2000:]}\n{run.errors[-4000:].decode(errors='replace')}\n"
+            f"{self.told()}")
         return run
+
+    def told(self):
+        """What the servers have said last."""
+        logs = sorted(self.directory.glob("log-*/output"))
+        return "\n".join(f"{log}: {log.read_text(errors='replace')[-1500:]}" for log in logs)
 
     def await_success(self, command, seconds=60):
         """Runs a command natively again and again until it succeeds."""
