@@ -125,10 +125,12 @@ static struct far_exposed *exposed_already(struct far *far, struct lane *lane, c
 }
 
 /*
- * What the peer may read there already is good for this source, too, if the guard has lain over all of it since: it need not be registered
- * again. Before Linux 6.2 it could not be: the kernel asks for memory that may be written, does not wait for a guard, and soft-RoCE
- * writes a line in the kernel's log for each such refusal.
+ * Before Linux 6.2 the kernel asks for memory that may be written, and does not wait for a guard that lies over it: it refuses, and soft-RoCE
+ * writes a line in its log. So where that was seen once it is not asked again in vain: what the peer may read there already is good for
+ * this source, too, if the guard lies over all of it yet.
  */
+static _Atomic bool refuses_guarded;
+
 static bool shares_exposed(struct conn *conn, struct engine *engine, struct far_exposed *out, const void *at,
 			   size_t bytes)
 {
@@ -150,11 +152,16 @@ int far_expose(struct conn *conn, struct engine *engine, const void *at, size_t 
 	if (!link)
 		return -ENOTCONN;
 	hide_passed(conn->far, &engine->channel.out, link);
-	if (!shares_exposed(conn, engine, exposed, at, bytes))
+	if (!atomic_load_explicit(&refuses_guarded, memory_order_relaxed) ||
+	    !shares_exposed(conn, engine, exposed, at, bytes))
 		rc = expose(link, at, bytes, exposed, &exposed->key);
-	if (rc == -EFAULT && guard_active()) { /* the guard of a source over another part of it */
-		guard_settle(at, bytes);
-		rc = expose(link, at, bytes, exposed, &exposed->key);
+	if (rc == -EFAULT && guard_active()) {
+		atomic_store(&refuses_guarded, true);
+		rc = 0;
+		if (!shares_exposed(conn, engine, exposed, at, bytes)) { /* the guard of a source over a part of it */
+			guard_settle(at, bytes);
+			rc = expose(link, at, bytes, exposed, &exposed->key);
+		}
 	}
 	exposed->at = at;
 	exposed->bytes = bytes;
@@ -254,11 +261,10 @@ static void reap(struct fetch *fetch)
 
 	far_verbs->poll(fetch->link);
 	while (far_verbs->got(fetch->link, &got)) {
-		if (got.cookie == AHEAD) {
+		if (got.cookie == AHEAD)
 			far->ahead--;
-		} else {
+		else
 			fetch->under_way--;
-		}
 		fetch->moved = clock_now();
 		fetch->broken |= got.error != 0; /* whatever it was, the queue pair does not outlive it */
 	}

@@ -236,7 +236,7 @@ static void guarded_memory_that_is_exposed_already_is_not_registered_again(void 
 	struct guard_record *record = guard_pages();
 	uint64_t first = announce(pages, sizeof(pages));
 
-	reads.guarded = true; /* as Linux before 6.2 says of such memory: it is not even asked */
+	reads.guarded = true; /* as Linux before 6.2 says of such memory */
 	announce(pages, sizeof(pages));
 	assert_int_equal(reads.exposed, 3);
 	assert_int_equal(receive_some(1, sink, sizeof(sink), 0), sizeof(sink));
