@@ -14,7 +14,7 @@
 #define FAR_ANSWER_NS (50 * NS_PER_MS) /* for the peer's word; then it is given up */
 
 #define FAR_AREA_BYTES                                                                                                 \
-	(1u << 20) /* of a lane: so much may be announced at a time; what is registered counts against a limit */
+	(2u << 20) /* of a lane: so much may be announced at a time; what is registered counts against a limit */
 
 /* Memory that the peer may read. */
 struct far_exposed {

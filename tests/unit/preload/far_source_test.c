@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* Sources between hosts, with a device by hand: both ends are here, met as on one host, and are told that they are far apart. */
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include "common/clock.h"
 #include "common/sys.h"
 #include "met_testing.h"
 #include "rdma/guard.h"
+#include "preload/engine_source.h"
 #include "preload/far_internal.h"
 #include "rdma/spans.h"
 
@@ -479,6 +482,45 @@ static void break_ends_what_is_fetched_ahead(void **state)
 	assert_int_equal(later_bytes(), 0);
 }
 
+/* zsdp's wait -------------------------------------------------------------------------------------------------------- */
+
+static char megabyte[1 << 20], megabyte_sink[1 << 20];
+
+/* Has all of it 8 ms later: nothing was heard of it for longer than a small source is given. */
+static void *take_late(void *unused)
+{
+	struct timespec late = { .tv_nsec = 8 * (long)NS_PER_MS };
+
+	nanosleep(&late, NULL);
+	for (size_t got = 0; got < sizeof(megabyte_sink);)
+		got += (size_t)receive_some(1, megabyte_sink + got, sizeof(megabyte_sink) - got, 0);
+	return NULL;
+}
+
+/* Whether the send ended before the peer had it, which is then to fetch it once more from where it is kept. */
+static bool is_kept_in_a_wait(void)
+{
+	struct announced announced = { .count = 1, .bytes = sizeof(megabyte), .path = PATH_ZSDP, .waits = true };
+	pthread_t peer;
+
+	announced.number[0] = announce(megabyte, sizeof(megabyte));
+	announced.until = clock_now() + 20 * NS_PER_MS;
+	assert_int_equal(pthread_create(&peer, NULL, take_late, NULL), 0);
+	sources_wait(conns[0], engine_of(0), &announced);
+	pthread_join(peer, NULL);
+	return atomic_exchange(&lane_from(0)->out->has_kept, false);
+}
+
+/* The machine may be late, too, but not each time. */
+static void wait_for_a_large_source_is_as_long_as_it_is_large(void **state)
+{
+	for (int tries = 0; tries < 200; tries++) {
+		if (!is_kept_in_a_wait())
+			return;
+	}
+	fail_msg("each of them was kept");
+}
+
 static void area_is_let_go_with_the_queue_pair(void **state)
 {
 	receive_first();
@@ -507,6 +549,7 @@ int main(void)
 		CASE(doorbell_that_comes_before_its_bytes_is_asked_for_again),
 		CASE(get_that_never_ends_gives_the_queue_pair_up),
 		CASE(receive_without_the_setting_fetches_what_it_takes),
+		CASE(wait_for_a_large_source_is_as_long_as_it_is_large),
 		AHEAD_CASE(source_is_fetched_before_it_is_asked_for),
 		AHEAD_CASE(end_of_a_get_ahead_is_not_taken_for_another_s),
 		AHEAD_CASE(break_ends_what_is_fetched_ahead),
