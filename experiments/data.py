@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The rows of a results folder as tables: medians, spread, and how a stack compares to plain TCP at the same point."""
 import dataclasses
+import statistics
 
 import pandas
 
@@ -43,6 +44,14 @@ def still_failed(frame, key):
     good = set(map(tuple, frame[frame.status == "ok"][key].fillna("").values))
     failed = frame[frame.status != "ok"].drop_duplicates(key, keep="last")
     return failed[[tuple(row) not in good for row in failed[key].fillna("").values]]
+
+
+def shares(runs):
+    """Of the bytes of a run, the part that each path has carried: medians, the greatest first."""
+    each = [{name: int(count) for name, count in (pair.split("=") for pair in str(text).split())} for text in runs.path_bytes]
+    found = {path: statistics.median(counts.get(path, 0) / max(1, sum(counts.values())) for counts in each)
+             for path in {path for counts in each for path in counts}}
+    return dict(sorted(found.items(), key=lambda one: -one[1]))
 
 
 def medians(runs):

@@ -3,7 +3,6 @@
 The engine's goals: ratios to plain TCP in the same run. A missed one says what bounds it, from the rows themselves: the speed of
 copies that nothing else is done beside, what the steps of a send take, and where the processor time of both ends goes (where.py).
 """
-import statistics
 
 from experiments import data, stacks, where
 from experiments.goals import Goal, not_measured
@@ -192,19 +191,12 @@ def a_message(runs):
     return us.median(), (us * runs.client_system_s / runs.seconds).median()
 
 
-def guarded_share(runs):
-    """Of the bytes, those that azsdp's guard has kept."""
-    paths = [dict(pair.split("=") for pair in str(text).split()) for text in runs.path_bytes]
-    shares = [int(found.get("azsdp", 0)) / max(1, sum(map(int, found.values()))) for found in paths]
-    return statistics.median(shares)
-
-
 def steps_why(its, size, compute_us, ours, waiting):
     """The reason in numbers: what a message took each way in these runs, and what its steps take by themselves."""
     (our_us, our_system), (their_us, _) = (a_message(runs) for runs in (ours, waiting))
     computing = f", {compute_us:.0f} µs of them computing" if compute_us else ""
     why = (f"at {data.size_text(size)} a message took {their_us:.1f} µs by zsdp{computing} and {our_us:.1f} µs by azsdp, whose sender was "
-           f"in the kernel for {our_system:.1f} µs of them and whose guard kept {guarded_share(ours):.0%} of the bytes")
+           f"in the kernel for {our_system:.1f} µs of them and whose guard kept {data.shares(ours).get('azsdp', 0):.0%} of the bytes")
     get, gets = (cost(its, "step", "one message", what, size) for what in ("get", "gets"))
     if get is None or gets is None:
         return why + "; the steps of a send were not measured at this size (section C)"

@@ -50,7 +50,8 @@ def against_the_device(its):
             if pairs is None:
                 yield not_measured(name, f"at least {BARE_RATIO} ×", f"{path} and {tool}")
                 continue
-            yield goal(name, BARE_RATIO, pairs, f"{ours.gbit_s.median():.3f} against {theirs.value.median():.3f} Gbit/s",
+            went = ", ".join(f"{share:.0%} by {way}" for way, share in data.shares(ours).items() if share >= 0.005)
+            yield goal(name, BARE_RATIO, pairs, f"{ours.gbit_s.median():.3f} against {theirs.value.median():.3f} Gbit/s; of its bytes {went}",
                        WHERE_STREAMS)
 
 
