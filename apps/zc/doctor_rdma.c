@@ -133,7 +133,9 @@ static void check_memlock(struct finding *out, const struct devices *devices)
 	}
 	finding_is(out, HEALTH_LIMITED, "%s, but %lu KB may be locked", devices->names,
 		   (unsigned long)limit.rlim_cur / 1024);
-	finding_means(out, "about %lu connections at a time: the others stay on TCP, with the reason rdma_memlock",
+	finding_means(out,
+		      "about %lu connections at a time, half as many that announce large sends (zsdp, azsdp): the others stay on "
+		      "TCP, or send by the ring, with the reason rdma_memlock",
 		      (unsigned long)limit.rlim_cur / MEMLOCK_OF_ONE);
 	finding_remedy(out, "ulimit -l unlimited, for services LimitMEMLOCK=infinity");
 }
