@@ -40,6 +40,9 @@
  */
 bool far_possible(void);
 
+/* At the start: what the plug-in's libraries read of the environment later, when the program may be changing it. */
+void far_keep_environment(void);
+
 /*
  * Whether the peer's host has not answered by RDMA lately, so that nobody asks it: then no agent wakes for a connection to it. Its name is
  * known (engine->far.host).

@@ -15,6 +15,7 @@
 #include "preload/conn.h"
 #include "preload/evict.h"
 #include "preload/exec.h"
+#include "preload/far.h"
 #include "preload/guest.h"
 #include "preload/real.h"
 #include "preload/signals.h"
@@ -126,6 +127,7 @@ __attribute__((constructor)) void guest_start(void)
 	if (table_start() < 0)
 		goto end; /* every descriptor stays the kernel's alone */
 	table_own_refresh();
+	far_keep_environment();
 	target_start();
 	exec_take_in();
 	look_at_inherited();

@@ -41,7 +41,7 @@
 
 #define VERBS_LIBRARY "libzc-verbs.so"
 #define VERBS_SYMBOL "zc_verbs" /* a struct verbs_table */
-#define VERBS_TABLE_VERSION 9u
+#define VERBS_TABLE_VERSION 10u
 
 /* Why there is no connection, or no longer one. */
 #define VERBS_TROUBLES(TROUBLE)                                                                                        \
@@ -145,6 +145,11 @@ struct verbs_owner {
 	void (*enter)(void), (*leave)(void);
 	/* Whether the thread may be in the middle of malloc(), in a signal's handler: then nothing is registered, and nothing given up. */
 	bool (*interrupts)(void);
+	/*
+	 * What the libraries are to read of the environment, which the program may change at any time: the owner's, for good. And where the
+	 * owner's libc has its own: a namespace's libc is another.
+	 */
+	char **environment, ***program_environment;
 };
 
 struct verbs_table {

@@ -137,6 +137,7 @@ struct verbs_owner verbs_owner;
 void verbs_set_owner(const struct verbs_owner *owner)
 {
 	verbs_owner = *owner;
+	verbs_environment_use(owner);
 }
 
 int own_keep(int fd)

@@ -130,6 +130,7 @@ int verbs_devices(struct verbs_device *out, int max, enum verbs_trouble *trouble
 const char *verbs_tell(enum verbs_trouble trouble);
 void verbs_set_budget(size_t bytes);
 void verbs_set_owner(const struct verbs_owner *owner);
+void verbs_environment_use(const struct verbs_owner *owner);
 
 /* Takes a descriptor that was just opened out of the program's way, and tells its owner. Returns its number from here on. */
 int own_keep(int fd);

@@ -69,7 +69,11 @@ static ssize_t get(struct verbs_conn *conn, const struct verbs_remote *from, siz
 	reads.told_at_get = atomic_load(&engine_of(1)->channel.in.shared->seen);
 	reads.cookies[reads.gets++ % 64] = cookie;
 	reads.ahead += cookie != 0;
-	if (!reads.silent)
+	if (!reads.silent && bytes == sizeof(uint64_t)) { /* a word, which the peer may change meanwhile */
+		uint64_t word = atomic_load((_Atomic uint64_t *)(uintptr_t)from->address);
+
+		scatter(iov, count, skip, &word, bytes);
+	} else if (!reads.silent)
 		scatter(iov, count, skip, (void *)(uintptr_t)from->address, bytes);
 	return (ssize_t)bytes;
 }
