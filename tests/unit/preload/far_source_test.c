@@ -72,7 +72,7 @@ static ssize_t get(struct verbs_conn *conn, const struct verbs_remote *from, siz
 	if (!reads.silent && bytes == sizeof(uint64_t)) { /* a word, which the peer may change meanwhile */
 		uint64_t word = atomic_load((_Atomic uint64_t *)(uintptr_t)from->address);
 
-		scatter(iov, count, skip, &word, bytes);
+		scatter(iov, count, skip, (void *)&word, bytes);
 	} else if (!reads.silent)
 		scatter(iov, count, skip, (void *)(uintptr_t)from->address, bytes);
 	return (ssize_t)bytes;

@@ -375,14 +375,31 @@ static void vfork_client(struct stream *stream, char *self)
 	take(stream, PART);
 }
 
-/* heir: the same of the child's, behind the parent's close. */
+/* The environment, which whoever reads it on another thread finds changed at any time, and its array freed. */
+static void *change_environment(void *unused)
+{
+	char name[32];
+
+	for (unsigned int i = 0;; i++) {
+		if (!(i % 500))
+			clearenv();
+		snprintf(name, sizeof(name), "FAR_CHANGED_%u", i % 500);
+		setenv(name, name, 1);
+		sched_yield();
+	}
+	return NULL;
+}
+
+/* heir: the same of the child's, behind the parent's close; and as if it changed its environment, as rsync's does for each connection. */
 static void heir_server(struct stream *stream)
 {
 	pid_t child = fork();
+	pthread_t thread;
 	int status;
 
 	check(child >= 0, "fork");
 	if (!child) {
+		check(!pthread_create(&thread, NULL, change_environment, NULL), "thread");
 		echo_server(stream);
 		_exit(0);
 	}
