@@ -66,8 +66,8 @@ def test_bytes_are_right_if_they_are_fetched_ahead(guest, step):
 
 @pytest.mark.parametrize("step", LATE)
 def test_late_receiver_finds_here_what_was_fetched_ahead(guest, step):
-    # How much of them depends on when the receiver's processor has been late.
-    assert counted(guest, step, "later_bytes") > guest.measured(step)["bytes"] / 20
+    # How much of it depends on when the receiver's processor has been late, and on when the device went: several messages.
+    assert counted(guest, step, "later_bytes") > 500_000
 
 
 def test_nothing_is_fetched_ahead_without_being_asked_for(guest):
