@@ -127,27 +127,6 @@ static void leave_plug_in(void)
 	lock_less_deep();
 }
 
-static char **environment;
-
-void far_keep_environment(void)
-{
-	size_t count = 0, bytes = sizeof(char *);
-	char *text;
-
-	if (settings.transport == TRANSPORT_CMA || settings.transport == TRANSPORT_NONE || !environ)
-		return;
-	for (; environ[count]; count++)
-		bytes += sizeof(char *) + strlen(environ[count]) + 1;
-	environment = sys_map(bytes, MAP_PRIVATE);
-	if (!environment)
-		return;
-	text = (char *)(environment + count + 1);
-	for (size_t i = 0; i < count; i++) {
-		environment[i] = text;
-		text = stpcpy(text, environ[i]) + 1;
-	}
-}
-
 static struct verbs_owner owner = {
 	.program_environment = &environ,
 	.keep = apart_keep, /* they outlive closefrom() and the like */
@@ -157,6 +136,26 @@ static struct verbs_owner owner = {
 	.leave = leave_plug_in,
 	.interrupts = signals_interrupt,
 };
+
+void far_keep_environment(void)
+{
+	size_t count = 0, bytes = sizeof(char *);
+	char **copy, *text;
+
+	if (settings.transport == TRANSPORT_CMA || settings.transport == TRANSPORT_NONE || !environ)
+		return;
+	for (; environ[count]; count++)
+		bytes += sizeof(char *) + strlen(environ[count]) + 1;
+	copy = sys_map(bytes, MAP_PRIVATE);
+	if (!copy)
+		return;
+	owner.environment = copy;
+	text = (char *)(copy + count + 1);
+	for (size_t i = 0; i < count; i++) {
+		copy[i] = text;
+		text = stpcpy(text, environ[i]) + 1;
+	}
+}
 
 bool far_load(void)
 {
@@ -171,7 +170,6 @@ bool far_load(void)
 		log_info("no transport between hosts: %s", plug_in ? "another version of " VERBS_LIBRARY : dlerror());
 		return false;
 	}
-	owner.environment = environment;
 	found->set_owner(&owner);
 	far_verbs = found;
 	return true;

@@ -66,8 +66,7 @@ def test_bytes_are_right_if_they_are_fetched_ahead(guest, step):
 
 @pytest.mark.parametrize("step", LATE)
 def test_late_receiver_finds_here_what_was_fetched_ahead(guest, step):
-    # How much of it depends on when the receiver's processor has been late, and on when the device went: several messages.
-    assert counted(guest, step, "later_bytes") > 500_000
+    assert counted(guest, step, "later_bytes") > guest.measured(step)["bytes"] / 10
 
 
 def test_nothing_is_fetched_ahead_without_being_asked_for(guest):
@@ -163,8 +162,9 @@ def test_auto_takes_what_it_has_measured_to_be_better(guest, step, unit, scale):
         assert host["address"] in ("10.9.0.1", "10.9.0.2") and host["answered"] is (step == "auto-turns")
         tcp, ring = (round(host[unit][way] * scale) for way in ("tcp", "bsdp"))
         assert host["taken"] == ("bsdp" if clearly_better(ring, tcp) else "tcp"), host
-        # It has ended on that: sends that stayed on TCP for what was found are counted. An earlier finding may have been another.
-        assert host["taken"] != "tcp" or process["reasons"].get("rdma_slower", 0) > 0, process
+        # It has ended on that: sends that stayed on TCP for what was found are counted. Where it was tried once more, they may be of before.
+        slower = process["reasons"].get("rdma_slower", 0) > 0
+        assert slower is (host["taken"] == "tcp") or slower and host["tries"] > 1, process
 
 
 def test_auto_gives_up_a_queue_pair_that_it_has_no_use_for(guest):
