@@ -96,6 +96,7 @@ struct stats_slot {
 	uint8_t peer[STATS_ADDRESS_BYTES];
 	_Atomic uint64_t path[PATH_COUNT][STAT_PATH_COUNT];
 	_Atomic uint64_t latency[PATH_COUNT][STATS_LATENCY_BUCKETS];
+	_Atomic uint32_t timed; /* a bit for each path that has latencies */
 	_Atomic uint64_t reason[REASON_COUNT];
 	/* Written by receiving threads: away from the senders' lines. */
 	_Alignas(64) _Atomic uint64_t conn[STAT_CONN_COUNT];
@@ -205,9 +206,10 @@ static inline void stats_sent_alone(uint32_t slot, enum zc_path path, uint64_t b
 static inline void stats_latency(uint32_t slot, enum zc_path path, uint64_t ns)
 {
 	unsigned int bucket = ns ? 63u - (unsigned int)__builtin_clzll(ns) : 0;
+	struct stats_slot *to = &stats->slot[slot];
 
-	stats_add(&stats->slot[slot].latency[path][bucket < STATS_LATENCY_BUCKETS ? bucket : STATS_LATENCY_BUCKETS - 1],
-		  1);
+	stats_add(&to->latency[path][bucket < STATS_LATENCY_BUCKETS ? bucket : STATS_LATENCY_BUCKETS - 1], 1);
+	atomic_fetch_or_explicit(&to->timed, 1u << path, memory_order_release);
 }
 
 /* The reader's side ------------------------------------------------------------------------------------------------- */

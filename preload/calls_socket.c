@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <string.h>
 
 #include "common/sys.h"
 #include "preload/engine.h"
@@ -44,12 +45,12 @@ ZC_EXPORT int listen(int fd, int backlog)
 	return real.listen(fd, backlog);
 }
 
-/* A connection begins here. */
-static void opened(int fd, enum stats_role role)
+/* A connection begins here; `peer` as for conn_open(). */
+static void opened(int fd, enum stats_role role, const struct sockaddr_storage *peer)
 {
 	struct conn *conn;
 
-	conn_open(fd, role, false);
+	conn_open(fd, role, peer);
 	conn = table_conn(fd);
 	if (__builtin_expect(atomic_load_explicit(&low_water_ever, memory_order_relaxed), 0) && conn &&
 	    low_water_is_set(fd))
@@ -68,9 +69,35 @@ static bool is_tcp(int fd)
 	       protocol == IPPROTO_TCP;
 }
 
+/*
+ * Whom a connect() that the kernel has taken up is for. Returns NULL if only the kernel can tell: an address of no host (0.0.0.0) means
+ * this one. Where a filter of the kernel's (eBPF) sends connections elsewhere, this is what the program has asked for, which is what its
+ * rules are about; the ends find one another by what the kernel says (engine_meet.c).
+ */
+static const struct sockaddr_storage *asked_for(const struct sockaddr *address, socklen_t bytes,
+						struct sockaddr_storage *out)
+{
+	const struct sockaddr_in *four = (const struct sockaddr_in *)address;
+	const struct in6_addr *six = &((const struct sockaddr_in6 *)address)->sin6_addr;
+	uint32_t low;
+
+	if (address->sa_family == AF_INET) {
+		if (four->sin_addr.s_addr == INADDR_ANY)
+			return NULL;
+	} else {
+		memcpy(&low, &six->s6_addr[12], sizeof(low));
+		if (!low && (IN6_IS_ADDR_UNSPECIFIED(six) || IN6_IS_ADDR_V4MAPPED(six)))
+			return NULL;
+	}
+	memset(out, 0, sizeof(*out));
+	memcpy(out, address, bytes < sizeof(*out) ? bytes : sizeof(*out));
+	return out;
+}
+
 ZC_EXPORT int connect(int fd, const struct sockaddr *address, socklen_t bytes)
 {
 	struct conn *conn = table_conn(fd);
+	struct sockaddr_storage peer;
 	int rc, saved;
 
 	sg_before_wait();
@@ -84,7 +111,7 @@ ZC_EXPORT int connect(int fd, const struct sockaddr *address, socklen_t bytes)
 	saved = errno;
 	if (address && (address->sa_family == AF_INET || address->sa_family == AF_INET6) && BUSY_OR_BETTER(rc) &&
 	    is_tcp(fd))
-		opened(fd, ROLE_CLIENT);
+		opened(fd, ROLE_CLIENT, asked_for(address, bytes, &peer));
 	errno = saved;
 	return rc;
 }
@@ -97,7 +124,7 @@ static int accepted(int fd)
 		return fd;
 	fresh(fd);
 	if (is_tcp(fd))
-		opened(fd, ROLE_SERVER);
+		opened(fd, ROLE_SERVER, NULL);
 	errno = saved;
 	return fd;
 }

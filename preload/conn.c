@@ -79,13 +79,18 @@ static bool is_tcp(int fd)
 	       !get_option(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, sizeof(listening)) && !listening;
 }
 
-static void read_addresses(int fd, struct sockaddr_storage *local, struct sockaddr_storage *peer)
+static void read_addresses(int fd, const struct sockaddr_storage *known, struct sockaddr_storage *local,
+			   struct sockaddr_storage *peer)
 {
 	socklen_t bytes = sizeof(*local);
 
 	memset(local, 0, sizeof(*local));
-	memset(peer, 0, sizeof(*peer));
 	sys_call(SYS_getsockname, fd, (long)local, (long)&bytes, 0, 0, 0);
+	if (known) {
+		*peer = *known;
+		return;
+	}
+	memset(peer, 0, sizeof(*peer));
 	bytes = sizeof(*peer);
 	sys_call(SYS_getpeername, fd, (long)peer, (long)&bytes, 0, 0, 0);
 }
@@ -129,7 +134,7 @@ static void name_slot(struct conn *conn)
 
 	if (!conn->slot || !conn->descriptors)
 		return;
-	read_addresses(conn->fds[0], &local, &peer);
+	read_addresses(conn->fds[0], NULL, &local, &peer);
 	stats_slot_name(conn->slot, &local, &peer);
 }
 
@@ -142,8 +147,14 @@ void conn_publish_counts(void)
 	conn_each(name_slot);
 }
 
-/* `always`: also where the rules leave it alone. */
-static void open_inside(int fd, enum stats_role role, bool plain, bool always)
+struct opening {
+	enum stats_role role;
+	bool plain;
+	bool always;			     /* also where the rules leave it alone */
+	const struct sockaddr_storage *peer; /* NULL: the kernel is to be asked */
+};
+
+static void open_inside(int fd, const struct opening *how)
 {
 	struct sockaddr_storage local, peer;
 	struct lock_hold hold;
@@ -156,11 +167,11 @@ static void open_inside(int fd, enum stats_role role, bool plain, bool always)
 		return;
 	}
 	reset(conn);
-	read_addresses(fd, &local, &peer);
+	read_addresses(fd, how->peer, &local, &peer);
 	conn->peer_key = choose_peer_key((struct sockaddr *)&peer);
-	conn->role = role;
-	conn->policy = choose_policy(role, (struct sockaddr *)(role == ROLE_SERVER ? &local : &peer));
-	if (conn->policy == PATH_TCP && always)
+	conn->role = how->role;
+	conn->policy = choose_policy(how->role, (struct sockaddr *)(how->role == ROLE_SERVER ? &local : &peer));
+	if (conn->policy == PATH_TCP && how->always)
 		conn->policy = PATH_COPY;
 	if (conn->policy == PATH_TCP) {
 		lock_give(&conn->lock, &hold);
@@ -171,37 +182,37 @@ static void open_inside(int fd, enum stats_role role, bool plain, bool always)
 	conn_counts();
 	stats_publish();
 	table_own_refresh();
-	conn->slot = stats_slot_open(role, conn->policy, fd);
+	conn->slot = stats_slot_open(how->role, conn->policy, fd);
 	stats_slot_name(conn->slot, &local, &peer);
 	conn->fds[0] = fd;
 	conn->descriptors = 1;
-	if (!plain && conn->policy != PATH_COPY) {
+	if (!how->plain && conn->policy != PATH_COPY) {
 		conn->cookie = conn_cookie_of(fd);
 		engine_open(conn, &local, &peer);
 	}
-	atomic_store(&conn->mode, plain || conn->policy == PATH_COPY ? CONN_PLAIN : CONN_ACTIVE);
+	atomic_store(&conn->mode, how->plain || conn->policy == PATH_COPY ? CONN_PLAIN : CONN_ACTIVE);
 	table_put(fd, (uintptr_t)conn);
 	lock_give(&conn->lock, &hold);
 	if (conn_active(conn) && conn->policy != PATH_SG)
 		atomic_store_explicit(&conn_zerocopy_ever, true, memory_order_relaxed);
-	log_trace("fd %d: %s, path %s%s", fd, role == ROLE_SERVER ? "accepted" : "connected", path_name(conn->policy),
-		  plain ? " (plain: inherited)" : "");
+	log_trace("fd %d: %s, path %s%s", fd, how->role == ROLE_SERVER ? "accepted" : "connected",
+		  path_name(conn->policy), how->plain ? " (plain: inherited)" : "");
 }
 
-static void open_as(int fd, enum stats_role role, bool plain, bool always)
+static void open_as(int fd, const struct opening *how)
 {
 	if (table_conn(fd))
 		conn_close(fd); /* its number was given up behind our back */
 	if ((uint32_t)fd >= table_size || guest_sandboxed() || !conn_process_is_ours())
 		return;
 	gate_enter();
-	open_inside(fd, role, plain, always);
+	open_inside(fd, how);
 	gate_leave();
 }
 
-void conn_open(int fd, enum stats_role role, bool plain)
+void conn_open(int fd, enum stats_role role, const struct sockaddr_storage *peer)
 {
-	open_as(fd, role, plain, false);
+	open_as(fd, &(struct opening){ .role = role, .peer = peer });
 }
 
 struct conn *conn_take_in(int fd)
@@ -210,7 +221,7 @@ struct conn *conn_take_in(int fd)
 
 	if (!is_tcp(fd))
 		return NULL;
-	open_as(fd, ROLE_SERVER, true, true);
+	open_as(fd, &(struct opening){ .role = ROLE_SERVER, .plain = true, .always = true });
 	conn = table_conn(fd);
 	if (conn)
 		conn->cookie = conn_cookie_of(fd);
@@ -234,7 +245,7 @@ struct conn *conn_classify(int fd)
 	if (sys_call(SYS_getpeername, fd, (long)&peer, (long)&bytes, 0, 0, 0) < 0)
 		return NULL;
 	/* Who else holds a descriptor that came from elsewhere can't be known. */
-	conn_open(fd, ROLE_SERVER, true);
+	open_as(fd, &(struct opening){ .role = ROLE_SERVER, .plain = true });
 	return table_conn(fd);
 other:
 	if (fd >= 0 && table_entry(fd) == TABLE_UNKNOWN)

@@ -192,8 +192,11 @@ static inline void conn_counts(void)
 		conn_publish_counts();
 }
 
-/* Takes a new connection into the table. `fd` is a TCP socket; address NULL: ask the kernel. */
-void conn_open(int fd, enum stats_role role, bool plain);
+/*
+ * Takes a new connection into the table. `fd` is a TCP socket. `peer`: where it was told to connect to, which the kernel does not tell while
+ * that is under way; NULL: the kernel is to be asked.
+ */
+void conn_open(int fd, enum stats_role role, const struct sockaddr_storage *peer);
 
 /* Looks at a descriptor of unknown kind; takes it in as a plain connection if it is a connected TCP socket. */
 struct conn *conn_classify(int fd);

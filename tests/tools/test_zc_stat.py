@@ -14,66 +14,12 @@ import sys
 
 import pytest
 from conftest import SENDING_PATHS, clean_environment
+from pairs import FULL, UNDER_WAY, Pair
 
 ROOT = pathlib.Path(__file__).parents[2]
 CC = os.environ.get("ZC_CC", "cc")
 IS_ROOT = os.geteuid() == 0
 STRANGER = 54321  # a user who has no processes: nobody may be running servers under zc
-
-# Sends each line's worth of messages from a client to a server in one process; closes at the end of its input.
-PAIR = """
-import socket, sys, threading
-listener = socket.create_server(("127.0.0.1", 0))
-client = socket.create_connection(listener.getsockname())
-server, _ = listener.accept()
-print("ready", flush=True)
-for line in sys.stdin:
-    count, size = map(int, line.split())
-    reader = threading.Thread(target=lambda: [server.recv(size, socket.MSG_WAITALL) for _ in range(count)])
-    reader.start()
-    data = bytes(size)
-    for _ in range(count):
-        client.sendall(data)
-    reader.join()
-    print("done", flush=True)
-client.close()
-server.close()
-print("closed", flush=True)
-"""
-
-
-# The same with no descriptor left.
-TAKES_ALL = """
-import resource
-resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
-more = []
-try:
-    while True:
-        more.append(socket.socket())
-except OSError:
-    pass
-"""
-FULL = PAIR.replace('print("ready"', TAKES_ALL + 'print("ready"', 1)
-
-
-class Pair:
-    def __init__(self, command, program=PAIR, **environment):
-        self.process = subprocess.Popen(
-            [*command, sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env=clean_environment(**environment),
-        )
-        self.pid = self.process.pid
-        assert self.process.stdout.readline() == "ready\n"
-
-    def send(self, count, size):
-        self.process.stdin.write(f"{count} {size}\n")
-        self.process.stdin.flush()
-        assert self.process.stdout.readline() == "done\n"
-
-    def end(self):
-        self.process.stdin.close()
-        assert self.process.stdout.readline() in ("closed\n", "")
-        assert self.process.wait(60) == 0
 
 
 @pytest.fixture
@@ -121,6 +67,17 @@ def test_counts_are_those_of_the_program(zc, pair):
     assert 1000 // 16 <= timed["timed_sends"] <= 1000 // 16 + 1
     assert 0 < timed["p50"] <= timed["p90"] <= timed["p99"] <= timed["p999"]
     assert timed["buckets"][0]["from_ns"] <= timed["p50"] and timed["p999"] <= timed["buckets"][-1]["below_ns"]
+
+
+def test_rules_hold_for_a_connect_that_is_under_way(zc, pair, tmp_path):
+    rules = tmp_path / "rules"
+    rules.write_text("use copy client * 127.0.0.1:*\n")
+    running = pair("sg", program=UNDER_WAY, ZC_RULES=str(rules))
+    clients = [conn for conn in process_of(zc("stat", running.pid, "--json"))["connections"] if conn["role"] == "client"]
+    assert len(clients) == 2 and clients[0]["peer"] == clients[1]["peer"]
+    assert [conn["policy"] for conn in clients] == ["copy", "copy"]
+    running.send(1, 1)
+    running.end()
 
 
 def test_reasons_explain_why_zerocopy_was_not_taken(zc, pair):

@@ -117,11 +117,18 @@ static void close_a_slot(void)
 
 	stats_sent(first, PATH_COPY, 10, 1);
 	stats_latency(first, PATH_COPY, 1000);
+	stats_latency(first, PATH_AZSDP, 1);
+	stats_latency(first, PATH_SG, UINT64_MAX);
 	stats_reason(first, REASON_FLAGS);
 	stats_sent(second, PATH_COPY, 20, 1);
 	stats_slot_close(first);
 	CHECK(get(&sum->path[PATH_COPY][STAT_PATH_BYTES]) == 10 && get(&sum->reason[REASON_FLAGS]) == 1);
-	CHECK(get(&sum->latency[PATH_COPY][9]) == 1);
+	CHECK(get(&sum->latency[PATH_COPY][9]) == 1 && get(&sum->latency[PATH_AZSDP][0]) == 1 &&
+	      get(&sum->latency[PATH_SG][STATS_LATENCY_BUCKETS - 1]) == 1);
+	for (int path = 0; path < PATH_COUNT; path++) {
+		for (int i = 0; i < STATS_LATENCY_BUCKETS; i++)
+			CHECK(!get(&stats->slot[first].latency[path][i]));
+	}
 	stats_slot_close(second);
 	CHECK(get(&sum->path[PATH_COPY][STAT_PATH_BYTES]) == 30);
 	stats_slot_close(0);
