@@ -299,32 +299,12 @@ static ssize_t look_at_socket(const struct receive *receive)
 	return got;
 }
 
-/* Sleeps until either has something. Returns 0, or -EINTR where the kernel's receive would have ended with it. */
-static int sleep_for_both(struct pollfd both[2])
-{
-	uint32_t ran = signals_run, ended = signals_end_calls;
-
-	for (;;) {
-		uint64_t until = trim_before_sleep(UINT64_MAX), now = until == UINT64_MAX ? 0 : clock_now();
-		uint64_t left = until > now ? until - now : 0;
-		struct timespec time = { (time_t)(left / NS_PER_SEC), (long)(left % NS_PER_SEC) };
-		int rc = real.ppoll(both, 2, until == UINT64_MAX ? NULL : &time, NULL);
-
-		if (rc > 0)
-			return 0;
-		/* A handler that nobody has counted may be one that ends calls. */
-		if (rc < 0 && (errno != EINTR || signals_end_calls != ended || signals_run == ran))
-			return -EINTR;
-		ran = signals_run;
-	}
-}
-
 /* Waits for the socket and the device of a peer on another host. Returns as ask_kernel(), or WOKEN. */
 static ssize_t rest(struct receive *receive, struct engine_sleep *sleep)
 {
 	struct pollfd both[2] = { { .fd = receive->fd, .events = POLLIN | POLLRDHUP },
 				  { .fd = sleep->link, .events = POLLIN } };
-	ssize_t got = sleep_for_both(both);
+	ssize_t got = far_sleep_for_both(both);
 
 	if (got < 0)
 		return got;

@@ -208,6 +208,10 @@ static inline void far_kernel_told(struct engine *engine)
 int far_rests(struct conn *conn, struct engine *engine);
 void far_rises(struct conn *conn, const struct engine *engine, bool told);
 
+/* Sleeps until either has something. Returns 0, or -EINTR where the kernel's receive would have ended with it. */
+struct pollfd;
+int far_sleep_for_both(struct pollfd both[2]);
+
 /* Whether a receive may, too: one that ends after a time (SO_RCVTIMEO) is the kernel's. */
 bool far_may_rest(struct conn *conn, int fd);
 

@@ -7,12 +7,17 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
+#include <time.h>
 
 #include "common/clock.h"
 #include "common/sys.h"
 #include "preload/far_internal.h"
+#include "preload/real.h"
+#include "preload/signals.h"
+#include "preload/trim.h"
 
 #define RESTLESS_NS (100 * NS_PER_MS) /* behind the peer's last wish for a doorbell */
 
@@ -66,6 +71,25 @@ bool far_may_rest(struct conn *conn, int fd)
 		atomic_store_explicit(&conn->recv_ends, ends, memory_order_relaxed);
 	}
 	return ends == 1;
+}
+
+int far_sleep_for_both(struct pollfd both[2])
+{
+	uint32_t ran = signals_run, ended = signals_end_calls;
+
+	for (;;) {
+		uint64_t until = trim_before_sleep(UINT64_MAX), now = until == UINT64_MAX ? 0 : clock_now();
+		uint64_t left = until > now ? until - now : 0;
+		struct timespec time = { (time_t)(left / NS_PER_SEC), (long)(left % NS_PER_SEC) };
+		int rc = real.ppoll(both, 2, until == UINT64_MAX ? NULL : &time, NULL);
+
+		if (rc > 0)
+			return 0;
+		/* A handler that nobody has counted may be one that ends calls. */
+		if (rc < 0 && (errno != EINTR || signals_end_calls != ended || signals_run == ran))
+			return -EINTR;
+		ran = signals_run;
+	}
 }
 
 int far_rests(struct conn *conn, struct engine *engine)

@@ -43,7 +43,8 @@ static inline bool may_allocate(void)
 	return !verbs_owner.interrupts || !verbs_owner.interrupts();
 }
 
-#define GET_PIECES 4 /* of memory in one GET */
+#define KEPT_FOR_LINES 8u /* notices, and requests of the send queue */
+#define GET_PIECES 4	  /* of memory in one GET */
 #define RIGHT_WRITE 1u
 #define RIGHT_PEER_READS 2u
 
@@ -191,6 +192,10 @@ void verbs_tell_broken(struct verbs_conn *conn);
 void verbs_close(struct verbs_conn *conn);
 
 /* verbs_move.c: the data path. Those with conn_ are called under the connection's lock. */
+uint32_t conn_room(const struct verbs_conn *conn); /* requests that may be posted */
+struct work *conn_next_work(struct verbs_conn *conn);
+/* Posts a request whose work was filled in. Returns 0 or -ENOTCONN. */
+int conn_post(struct verbs_conn *conn, struct ibv_send_wr *request, bool signal);
 int verbs_poll(struct verbs_conn *conn);
 ssize_t verbs_push(struct verbs_conn *conn, unsigned int how);
 int verbs_credit(struct verbs_conn *conn, unsigned int how);
@@ -198,15 +203,17 @@ bool verbs_flushed(struct verbs_conn *conn);
 bool verbs_arm(struct verbs_conn *conn, unsigned int what);
 int conn_arm(struct verbs_conn *conn);
 void verbs_positions(struct verbs_conn *conn, struct verbs_positions *out);
-ssize_t verbs_get(struct verbs_conn *conn, const struct verbs_remote *from, size_t bytes, const struct iovec *iov,
-		  int count, size_t skip, unsigned int how, uint64_t cookie);
-int verbs_got(struct verbs_conn *conn, struct verbs_got *out);
-int verbs_gets(struct verbs_conn *conn);
 uint32_t verbs_trip(struct verbs_conn *conn);
 void conn_poll(struct verbs_conn *conn);
 int conn_receive(struct verbs_conn *conn);
 int conn_say_grant(struct verbs_conn *conn);
 void conn_probe(struct verbs_conn *conn);
+
+/* verbs_get.c */
+ssize_t verbs_get(struct verbs_conn *conn, const struct verbs_remote *from, size_t bytes, const struct iovec *iov,
+		  int count, size_t skip, unsigned int how, uint64_t cookie);
+int verbs_got(struct verbs_conn *conn, struct verbs_got *out);
+int verbs_gets(struct verbs_conn *conn);
 
 static inline bool conn_is_broken(const struct verbs_conn *conn)
 {

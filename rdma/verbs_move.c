@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How bytes move: RDMA WRITEs with notices, what notices say, and GETs.
+ * How bytes move: RDMA WRITEs with notices, and what notices say.
  *
  * Each notice takes one receive of the peer. How many are left is counted (notices_left), so that no write ever meets a
  * receive queue that is empty; the peer makes room by acknowledging in its own notices. Data leave some of them to lines,
@@ -15,7 +15,6 @@
 #include "common/clock.h"
 #include "rdma/verbs_internal.h"
 
-#define KEPT_FOR_LINES 8u /* notices, and requests of the send queue */
 #define KEPT_FOR_TAKEN 4u
 #define LAZY_WRITES 2u	/* under way, behind which small ones are collected */
 #define SIGNAL_EVERY 8u /* requests, at least */
@@ -26,12 +25,12 @@
 
 /* Posting ----------------------------------------------------------------------------------------------------------- */
 
-static uint32_t room(const struct verbs_conn *conn)
+uint32_t conn_room(const struct verbs_conn *conn)
 {
 	return conn->depth - (uint32_t)(conn->posted - conn->retired);
 }
 
-static struct work *next_work(struct verbs_conn *conn)
+struct work *conn_next_work(struct verbs_conn *conn)
 {
 	struct work *work = &conn->work[conn->posted % conn->depth];
 
@@ -39,8 +38,7 @@ static struct work *next_work(struct verbs_conn *conn)
 	return work;
 }
 
-/* Posts a request whose work was filled in. Returns 0 or -ENOTCONN. */
-static int post(struct verbs_conn *conn, struct ibv_send_wr *request, bool signal)
+int conn_post(struct verbs_conn *conn, struct ibv_send_wr *request, bool signal)
 {
 	struct ibv_send_wr *bad;
 	size_t bytes = 0;
@@ -71,7 +69,7 @@ static int post_notice(struct verbs_conn *conn, struct ibv_send_wr *request, enu
 
 	request->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
 	request->imm_data = htonl(verbs_notice_write(&notice));
-	rc = post(conn, request, kind == VERBS_NOTICE_DATA);
+	rc = conn_post(conn, request, kind == VERBS_NOTICE_DATA);
 	if (rc < 0)
 		return rc;
 	conn->notices_taken = 0;
@@ -84,7 +82,7 @@ static void post_taken(struct verbs_conn *conn, bool signal)
 {
 	struct ibv_send_wr request = { 0 };
 
-	next_work(conn);
+	conn_next_work(conn);
 	if (signal)
 		request.send_flags = IBV_SEND_SIGNALED;
 	request.wr.rdma.remote_addr = conn->peer.line;
@@ -100,7 +98,7 @@ static void post_line(struct verbs_conn *conn)
 	uint64_t head;
 
 	*line = conn->next_line;
-	next_work(conn);
+	conn_next_work(conn);
 	request.wr.rdma.remote_addr = conn->peer.line;
 	request.wr.rdma.rkey = conn->peer.line_key;
 	request.send_flags = conn->due_solicited ? IBV_SEND_SOLICITED : 0;
@@ -116,7 +114,7 @@ static void post_line(struct verbs_conn *conn)
 /* What is to be told without data. */
 static void say_due(struct verbs_conn *conn)
 {
-	if (atomic_load_explicit(&conn->state, memory_order_relaxed) != VERBS_UP || !room(conn))
+	if (atomic_load_explicit(&conn->state, memory_order_relaxed) != VERBS_UP || !conn_room(conn))
 		return;
 	if (conn->credit_due && conn->notices_left > KEPT_FOR_TAKEN)
 		post_line(conn);
@@ -126,7 +124,7 @@ static void say_due(struct verbs_conn *conn)
 
 void conn_probe(struct verbs_conn *conn)
 {
-	if (atomic_load(&conn->state) == VERBS_UP && room(conn) && conn->notices_left)
+	if (atomic_load(&conn->state) == VERBS_UP && conn_room(conn) && conn->notices_left)
 		post_taken(conn, true);
 }
 
@@ -140,10 +138,10 @@ int conn_say_grant(struct verbs_conn *conn)
 	_Static_assert(VERBS_GRANT_BYTES <= sizeof(struct line), "a grant has room");
 	queue_grant(conn, &grant);
 	verbs_grant_write(&grant, line->bytes);
-	next_work(conn);
+	conn_next_work(conn);
 	conn->notices_left--;
 	conn->notices_out++;
-	return post(conn, &request, true);
+	return conn_post(conn, &request, true);
 }
 
 /* One contiguous piece of the ring, here and there. */
@@ -153,12 +151,12 @@ static int post_piece(struct verbs_conn *conn, uint64_t from, uint32_t bytes, ui
 	uint32_t at = (uint32_t)from & (conn->setup.out.bytes - 1);
 	struct ibv_sge piece = { (uintptr_t)conn->setup.out.ring + at, bytes, conn->mr_ring_out->lkey };
 	struct ibv_send_wr request = { .sg_list = &piece, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE };
-	struct work *work = next_work(conn);
+	struct work *work = conn_next_work(conn);
 
 	request.wr.rdma.remote_addr = conn->peer.ring + at;
 	request.wr.rdma.rkey = conn->peer.ring_key;
 	if (!all)
-		return post(conn, &request, false);
+		return conn_post(conn, &request, false);
 	request.send_flags = how & VERBS_SOLICITED ? IBV_SEND_SOLICITED : 0;
 	work->kind = WORK_DATA;
 	work->stream = stream;
@@ -201,11 +199,12 @@ ssize_t verbs_push(struct verbs_conn *conn, unsigned int how)
 	ssize_t rc = -ENOTCONN;
 	int held = verbs_take(&conn->lock);
 
-	if (tail - conn->pushed && (room(conn) < conn->depth / 2 || lazily || conn->notices_left <= KEPT_FOR_LINES))
+	if (tail - conn->pushed &&
+	    (conn_room(conn) < conn->depth / 2 || lazily || conn->notices_left <= KEPT_FOR_LINES))
 		conn_poll(conn);
 	if (atomic_load_explicit(&conn->state, memory_order_relaxed) == VERBS_UP) {
 		if (tail != conn->pushed && tail - conn->pushed <= conn->setup.out.bytes &&
-		    room(conn) >= pieces_at_most(conn) + KEPT_FOR_LINES && conn->notices_left > KEPT_FOR_LINES &&
+		    conn_room(conn) >= pieces_at_most(conn) + KEPT_FOR_LINES && conn->notices_left > KEPT_FOR_LINES &&
 		    (!lazily || conn->data_under_way < LAZY_WRITES))
 			post_data(conn, tail, how);
 		rc = (ssize_t)(tail - conn->pushed);
@@ -475,8 +474,8 @@ uint32_t verbs_trip(struct verbs_conn *conn)
 					       .wr.rdma = { conn->peer.line, conn->peer.line_key } };
 		uint64_t end = conn->posted + 1, posted_at = clock_now();
 
-		next_work(conn);
-		if (atomic_load(&conn->state) != VERBS_UP || post(conn, &request, true) < 0)
+		conn_next_work(conn);
+		if (atomic_load(&conn->state) != VERBS_UP || conn_post(conn, &request, true) < 0)
 			break;
 		do {
 			conn_poll(conn);
@@ -487,114 +486,4 @@ uint32_t verbs_trip(struct verbs_conn *conn)
 	}
 	verbs_give(&conn->lock, held);
 	return shortest;
-}
-
-/* GETs -------------------------------------------------------------------------------------------------------------- */
-
-/* The part of iov behind `skip`, in registered pieces. Returns bytes or -errno if there is not even the first. */
-static ssize_t gather(struct verbs_conn *conn, struct work *work, struct ibv_sge *pieces, const struct iovec *iov,
-		      int count, size_t skip)
-{
-	size_t want = work->bytes, done = 0;
-
-	for (int i = 0; i < count && done < want && work->pieces < conn->get_pieces; i++) {
-		size_t part = iov[i].iov_len > skip ? iov[i].iov_len - skip : 0;
-		uint8_t *at = (uint8_t *)iov[i].iov_base + skip;
-		int rc;
-
-		skip = part ? 0 : skip - iov[i].iov_len;
-		if (!part)
-			continue;
-		part = part < want - done ? part : want - done;
-		rc = domain_get(conn->domain, at, part, RIGHT_WRITE, &work->region[work->pieces]);
-		if (rc < 0)
-			return done ? (ssize_t)done : rc;
-		pieces[work->pieces] = (struct ibv_sge){ (uintptr_t)at, (uint32_t)part,
-							 ((struct ibv_mr *)work->region[work->pieces]->handle)->lkey };
-		work->pieces++;
-		done += part;
-	}
-	return (ssize_t)done;
-}
-
-static ssize_t post_get(struct verbs_conn *conn, const struct verbs_remote *from, size_t bytes, const struct iovec *iov,
-			int count, size_t skip, unsigned int how, uint64_t cookie)
-{
-	struct ibv_sge pieces[GET_PIECES] = { 0 };
-	struct ibv_send_wr request = { .sg_list = pieces, .opcode = IBV_WR_RDMA_READ };
-	struct work *work = next_work(conn);
-	ssize_t got;
-	int rc = 0;
-
-	work->bytes = bytes < conn->message_bytes_max ? bytes : conn->message_bytes_max;
-	got = gather(conn, work, pieces, iov, count, skip);
-	if (got > 0) {
-		work->kind = WORK_GET;
-		work->cookie = cookie;
-		work->bytes = (size_t)got;
-		request.num_sge = (int)work->pieces;
-		request.send_flags = how & VERBS_BEHIND ? IBV_SEND_FENCE : 0;
-		request.wr.rdma.remote_addr = from->address;
-		request.wr.rdma.rkey = from->key;
-		rc = post(conn, &request, true);
-	}
-	if (got > 0 && !rc) {
-		conn->gets_under_way++;
-		return got;
-	}
-	for (uint32_t i = 0; i < work->pieces; i++)
-		domain_put(conn->domain, work->region[i]);
-	work->pieces = 0;
-	return rc < 0 ? rc : got;
-}
-
-/* How many more may be under way. */
-static uint32_t gets_left(const struct verbs_conn *conn)
-{
-	uint32_t used = conn->gets_under_way + conn->ended_count, left = conn->depth > used ? conn->depth - used : 0;
-	uint32_t reads = conn->reads_max > conn->gets_under_way ? conn->reads_max - conn->gets_under_way : 0;
-	uint32_t requests = room(conn) > KEPT_FOR_LINES ? room(conn) - KEPT_FOR_LINES : 0;
-
-	left = left < reads ? left : reads;
-	return left < requests ? left : requests;
-}
-
-int verbs_gets(struct verbs_conn *conn)
-{
-	int held = verbs_take(&conn->lock);
-	int left = atomic_load_explicit(&conn->state, memory_order_relaxed) == VERBS_UP ? (int)gets_left(conn) : 0;
-
-	verbs_give(&conn->lock, held);
-	return left;
-}
-
-ssize_t verbs_get(struct verbs_conn *conn, const struct verbs_remote *from, size_t bytes, const struct iovec *iov,
-		  int count, size_t skip, unsigned int how, uint64_t cookie)
-{
-	ssize_t rc;
-	int held = verbs_take(&conn->lock);
-
-	if (atomic_load_explicit(&conn->state, memory_order_relaxed) != VERBS_UP)
-		rc = conn_is_broken(conn) ? -ENOTCONN : -EAGAIN;
-	else if (!gets_left(conn))
-		rc = -EAGAIN;
-	else
-		rc = post_get(conn, from, bytes, iov, count, skip, how, cookie);
-	verbs_give(&conn->lock, held);
-	return rc;
-}
-
-int verbs_got(struct verbs_conn *conn, struct verbs_got *out)
-{
-	int rc = 0;
-	int held = verbs_take(&conn->lock);
-
-	if (conn->ended_count) {
-		*out = conn->ended[conn->ended_first];
-		conn->ended_first = (conn->ended_first + 1) % conn->depth;
-		conn->ended_count--;
-		rc = 1;
-	}
-	verbs_give(&conn->lock, held);
-	return rc;
 }
