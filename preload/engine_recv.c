@@ -49,6 +49,7 @@ struct receive {
 	bool found_cut;	  /* the stream ended where it should not, at the last look */
 	bool rests_not;	  /* it sleeps by the socket alone */
 	bool by_ring;	  /* came what it has taken last */
+	bool offers;	  /* its memory to the peer's device */
 	bool asked;	  /* whether the socket is one that waits: poll, unlike a receive, would wait in any case */
 	unsigned int nothing;
 };
@@ -188,7 +189,7 @@ static int take(struct receive *receive, const struct iovec *iov, int count, siz
 	struct lane *in = &engine->channel.in;
 	struct source_in *sources = &engine->channel.sources_in;
 	struct lock_hold hold;
-	uint64_t fetched, later;
+	uint64_t fetched, later, sunk;
 	int rc;
 
 	*bytes = 0;
@@ -202,6 +203,7 @@ static int take(struct receive *receive, const struct iovec *iov, int count, siz
 	sources_step_in(engine, receive->left);
 	fetched = sources->fetched;
 	later = sources->later;
+	sunk = sources->sunk;
 	if (__builtin_expect(settings.recv_async, 0))
 		sources->later_min = receive->later && !lane_has_left(in) ? settings.source_min : 0;
 	rc = lane_get(in, iov, count, receive->flags & MSG_PEEK, bytes);
@@ -213,8 +215,11 @@ static int take(struct receive *receive, const struct iovec *iov, int count, siz
 		away_came(&engine->away, AWAY_CAME_BY_RING);
 		far_compare_came(receive->conn, engine);
 		stats_conn(receive->conn->slot, STAT_CONN_RING_RECV_BYTES, *bytes);
-		if (__builtin_expect(sources->fetched != fetched, 0))
+		engine->far.fetches = sources->fetched != fetched;
+		if (__builtin_expect(engine->far.fetches, 0))
 			stats_conn(receive->conn->slot, STAT_CONN_GET_BYTES, sources->fetched - fetched);
+		if (sources->sunk != sunk)
+			stats_conn(receive->conn->slot, STAT_CONN_SINK_BYTES, sources->sunk - sunk);
 		if (sources->later != later)
 			stats_conn(receive->conn->slot, STAT_CONN_LATER_BYTES, sources->later - later);
 		rc = TOOK_BYTES;
@@ -304,8 +309,12 @@ static ssize_t rest(struct receive *receive, struct engine_sleep *sleep)
 {
 	struct pollfd both[2] = { { .fd = receive->fd, .events = POLLIN | POLLRDHUP },
 				  { .fd = sleep->link, .events = POLLIN } };
-	ssize_t got = far_sleep_for_both(both);
+	ssize_t got;
 
+	if (__builtin_expect(settings.recv_sink, 0) && !receive->discard && !(receive->flags & MSG_PEEK) &&
+	    receive->left)
+		receive->offers |= far_sink_offer(receive->conn, receive->engine, receive->iov, receive);
+	got = far_sleep_for_both(both);
 	if (got < 0)
 		return got;
 	sleep->told = both[1].revents;
@@ -481,10 +490,13 @@ static ssize_t run(struct receive *receive, int first)
 
 struct use {
 	struct conn *conn;
+	struct receive *receive;
 };
 
 static void use_ends(struct use *use)
 {
+	if (use->receive->offers)
+		far_sink_ends(use->conn, use->receive->engine, use->receive);
 	if (use->conn)
 		engine_leave(use->conn);
 }
@@ -500,7 +512,7 @@ ssize_t engine_recv(struct conn *conn, int fd, const struct iovec *iov, int coun
 				   .iov = copy,
 				   .count = count };
 	/* NOLINTNEXTLINE(clang-analyzer-deadcode.DeadStores): for the cleanup */
-	__attribute__((cleanup(use_ends))) struct use use = { engine ? conn : NULL };
+	__attribute__((cleanup(use_ends))) struct use use = { engine ? conn : NULL, &receive };
 	size_t bytes;
 	int rc;
 

@@ -279,11 +279,12 @@ static struct guarded *free_place(struct source_books *books)
 }
 
 /* Announces. Returns 0 with the source's number, or -errno. */
-static int announce_bytes(struct conn *conn, struct lane *lane, const char *start, size_t bytes, uint64_t *number)
+static int announce_bytes(struct conn *conn, struct lane *lane, const char *start, size_t bytes, bool sinks,
+			  uint64_t *number)
 {
 	struct engine *engine = atomic_load_explicit(&conn->engine, memory_order_relaxed);
 
-	return far_is(engine) ? far_announce(conn, engine, start, bytes, number) :
+	return far_is(engine) ? far_announce(conn, engine, start, bytes, sinks, number) :
 				source_announce(lane, start, bytes, number);
 }
 
@@ -304,7 +305,7 @@ static int announce_guarded(struct conn *conn, struct lane *lane, char *start, s
 		stats_reason(conn->slot, notice_protect_reason(rc));
 		return rc;
 	}
-	rc = announce_bytes(conn, lane, start, bytes, number);
+	rc = announce_bytes(conn, lane, start, bytes, false, number);
 	if (rc < 0) {
 		guard_release(record);
 		return rc;
@@ -350,8 +351,18 @@ static bool announce(struct conn *conn, struct lane *lane, struct cursor *at, st
 	struct engine *engine = atomic_load_explicit(&conn->engine, memory_order_relaxed);
 	char *start = (char *)at->iov->iov_base + at->skip;
 	size_t left = at->iov->iov_len - at->skip, most = far_is(engine) ? FAR_CHUNK : CHUNK;
-	size_t bytes = left < most ? left : most;
+	size_t bytes = left < most ? left : most, sink = 0;
 	int rc;
+
+	/* Where the peer's receive waits, all that it takes goes there in one. */
+	if (far_is(engine) && out->path == PATH_ZSDP)
+		sink = far_sink(conn);
+	if (sink) {
+		size_t all = left < sink ? left : sink;
+
+		bytes = source_room(lane) >= all ? all : bytes;
+		out->sunk = true;
+	}
 
 	if (out->count == SOURCE_SLOTS || !has_room(conn, lane, bytes, out)) {
 		stats_reason(conn->slot, REASON_SOURCES_FULL);
@@ -367,7 +378,7 @@ static bool announce(struct conn *conn, struct lane *lane, struct cursor *at, st
 	if (out->path == PATH_AZSDP)
 		rc = announce_guarded(conn, lane, start, bytes, &out->number[out->count]);
 	else
-		rc = announce_bytes(conn, lane, start, bytes, &out->number[out->count]);
+		rc = announce_bytes(conn, lane, start, bytes, sink != 0, &out->number[out->count]);
 	if (rc < 0 && far_is(engine))
 		far_unexpose(conn, engine);
 	if (rc < 0)
@@ -476,6 +487,7 @@ ssize_t sources_put(struct conn *conn, struct engine *engine, const struct iovec
 
 	out->count = 0;
 	out->bytes = 0;
+	out->sunk = false;
 	if (conn->books)
 		harvest(conn->books);
 	first = bytes < settings.source_min ? NULL : first_large(iov, count);
@@ -517,6 +529,8 @@ void sources_wait(struct conn *conn, struct engine *engine, const struct announc
 			for (int spins = 0; spins < 16; spins++)
 				cpu_relax();
 		}
+		if (announced->sunk && source_taken(lane, announced->number[i]) != SIZE_MAX)
+			far_sink_written(conn, engine);
 		source_keep(lane, announced->number[i]);
 	}
 }

@@ -21,6 +21,7 @@ struct announced {
 	enum zc_path path; /* PATH_ZSDP or PATH_AZSDP */
 	uint64_t until;	   /* so long it may wait for the peer: TCP itself would take as long for these bytes */
 	bool waits;	   /* between hosts: it may sleep meanwhile */
+	bool sunk;	   /* and some of it is being written to memory that the peer has offered */
 };
 
 /* Who in this process rewrites what azsdp has announced. Private: a child of a fork goes on with a copy. */

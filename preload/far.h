@@ -118,13 +118,13 @@ uint8_t far_bell(const struct engine *engine);
 
 /*
  * Sources (engine_source.c), under the lock `out`: whether there can be some now, 0 or -errno; lets the peer read so many bytes, before
- * they are put under guard; announces these, for which there is room; takes back what was not announced; the reason to count for what
- * each has said.
+ * they are put under guard; announces these, for which there is room (sinks: they may be written to what the peer offers); takes back what was
+ * not announced; the reason to count for what each has said.
  */
 int far_sources_open(struct conn *conn, struct engine *engine);
 int far_expose(struct conn *conn, struct engine *engine, const void *at, size_t bytes);
 void far_unexpose(struct conn *conn, struct engine *engine);
-int far_announce(struct conn *conn, struct engine *engine, const void *at, size_t bytes, uint64_t *number);
+int far_announce(struct conn *conn, struct engine *engine, const void *at, size_t bytes, bool sinks, uint64_t *number);
 enum stat_reason far_source_reason(int error);
 
 #define FAR_CHUNK (256 * 1024ul) /* announced at one time */
@@ -211,6 +211,20 @@ void far_rises(struct conn *conn, const struct engine *engine, bool told);
 /* Sleeps until either has something. Returns 0, or -EINTR where the kernel's receive would have ended with it. */
 struct pollfd;
 int far_sleep_for_both(struct pollfd both[2]);
+
+/*
+ * far_sink.c. A receive that is about to sleep offers the first piece of its memory to the peer; `owner` stands for it. Returns whether it does, now
+ * or already; then far_sink_ends() before its program has the memory again: behind that nothing is written there. Under no lock.
+ */
+bool far_sink_offer(struct conn *conn, struct engine *engine, const struct iovec *iov, const void *owner);
+void far_sink_ends(struct conn *conn, struct engine *engine, const void *owner);
+
+/*
+ * How much the peer offers to take of what is put next, under the lock `out`; 0: nothing. And, before a program has the memory again that was
+ * announced so: waits until the device has written it, at most 50 ms. Under no lock.
+ */
+size_t far_sink(struct conn *conn);
+void far_sink_written(struct conn *conn, struct engine *engine);
 
 /* Whether a receive may, too: one that ends after a time (SO_RCVTIMEO) is the kernel's. */
 bool far_may_rest(struct conn *conn, int fd);

@@ -51,6 +51,14 @@ struct far {
 	struct verbs_region *reserved; /* the area of the lane in, for what is fetched ahead */
 	void *reserved_at;	       /* its memory, also when it could not be had; NULL: none was asked for */
 	unsigned int ahead;	       /* GETs of that under way */
+	struct {
+		struct verbs_region *region; /* NULL: none */
+		const void *owner;	     /* the receive */
+		void *at;
+		size_t bytes;
+		uint32_t number;
+		uint64_t tail; /* of the ring: nothing is written to it any more once that has moved */
+	} sink;		       /* of a receive that waits, offered to the peer */
 	/* Under the lock `out`, and the agent's when it is buried: */
 	struct far_exposed exposed[SOURCE_SLOTS], area, slots;
 	void *page; /* where the slots are; before they begin: NULL */
@@ -87,8 +95,9 @@ static inline struct verbs_conn *far_link(const struct conn *conn)
 	return conn->far ? atomic_load_explicit(&conn->far->link, memory_order_acquire) : NULL;
 }
 
-/* Nothing is fetched ahead any more. Under the lock `in`, or buried. */
+/* Nothing is fetched ahead any more, and nothing offered. Under the lock `in`, or buried. */
 void far_reserves_nothing(struct far *far, struct verbs_conn *link);
+void far_offers_nothing(struct far *far, struct verbs_conn *link);
 
 /*
  * Finds out whether the queue pair has broken, and then waits until nothing comes from it any more. Under one of the engine's locks, or

@@ -77,6 +77,9 @@ struct far_part {
 	uint32_t told;			/* of reader, raw and unneeded */
 	bool peer_needs_none;		/* as heard last */
 	uint32_t told_passed;		/* sources */
+	bool fetches;			/* what was taken last was announced */
+	uint32_t sinks_in_vain;		/* in a row, of those that were offered */
+	uint32_t sink_pause;		/* waits before the next one is */
 	uint64_t told_end;		/* the head, when the lane was last on TCP */
 	_Atomic bool
 		quiet; /* the TCP stream had nothing, and no doorbell is asked for: the kernel tells of what comes there */

@@ -168,11 +168,18 @@ int far_expose(struct conn *conn, struct engine *engine, const void *at, size_t 
 	return rc;
 }
 
-int far_announce(struct conn *conn, struct engine *engine, const void *at, size_t bytes, uint64_t *number)
+int far_announce(struct conn *conn, struct engine *engine, const void *at, size_t bytes, bool sinks, uint64_t *number)
 {
 	struct far_exposed *exposed = exposed_of(conn->far, engine->channel.sources_out.next);
-	int rc = source_announce_remote(&engine->channel.out, at, bytes, exposed->key, number);
+	struct verbs_conn *link = far_link(conn);
+	uint32_t sink = 0;
+	int rc;
 
+	/* Behind that the record must follow: so there has to be room for it. */
+	if (sinks && link && source_room(&engine->channel.out) >= bytes &&
+	    far_verbs->fill(link, at, bytes, exposed->region, &sink) < 0)
+		sink = 0;
+	rc = source_announce_remote(&engine->channel.out, at, bytes, exposed->key, sink, number);
 	if (rc < 0)
 		return rc;
 	exposed->number = *number;
@@ -432,6 +439,7 @@ void far_reserves_nothing(struct far *far, struct verbs_conn *link)
 	far->reserved = NULL;
 	far->reserved_at = NULL;
 	far->ahead = 0;
+	far_offers_nothing(far, link);
 }
 
 static void give_up(void *context)

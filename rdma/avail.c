@@ -447,6 +447,16 @@ static int take_directly(struct lane *lane, struct place *at, const struct avail
 	return rc;
 }
 
+/* Whether the sender has written the bytes to where they are to go: the receive that waits there has offered it. */
+static bool is_sunk(const struct lane *lane, const struct place *at, const struct avail *avail, const struct iovec *iov,
+		    int count, size_t got)
+{
+	const struct source_in *in = lane->in;
+
+	return in->sink.number && avail->sink == in->sink.number && !at->taken && !got && count &&
+	       iov->iov_base == in->sink.address && iov->iov_len >= avail->bytes;
+}
+
 /* A sender reads its own again, which are all kept by now. Returns as lane_take_source(). */
 static int take_own(struct lane *lane, struct place *at, const struct avail *avail, const struct iovec *iov, int count,
 		    size_t *got)
@@ -476,6 +486,14 @@ static int take_avail(struct lane *lane, struct place *at, const struct iovec *i
 		come(lane, true);
 	if (!room || avail_is_missing(lane, at->head))
 		return LANE_EMPTY;
+	if (!peek && is_sunk(lane, at, &avail, iov, count, *got)) {
+		*got = avail.bytes;
+		lane->in->fetched += avail.bytes;
+		lane->in->sunk += avail.bytes;
+		lane->in->sink.filled = true;
+		pass(lane, at, &avail, avail.bytes);
+		return LANE_DATA;
+	}
 	if (state_of(lane, avail.number) != HERE && !peek && (room >= DIRECT_MIN || room >= avail.bytes - at->taken)) {
 		rc = take_directly(lane, at, &avail, iov, count, got);
 		lane->in->fetched += *got - before;
@@ -552,6 +570,7 @@ void source_in_again(struct source_in *in)
 {
 	memset(in->known, 0, sizeof(in->known));
 	in->coming.count = 0;
+	in->sink.number = 0;
 	atomic_store(&in->gone, false);
 }
 

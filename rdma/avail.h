@@ -15,6 +15,10 @@
  * What comes next may be fetched ahead, to the same place (source_in.ahead): by GETs that nobody waits for, the words behind the bytes. They count
  * when both have come, and no record is passed before.
  *
+ * A receive that waits may have offered its memory (SinkAvail): then the sender has written the bytes there, in front of the record, and the record says
+ * so. It is a source all the same: to a receive that does not wait with that memory any more, it is one like others. The sender does not take its
+ * program's memory back before that write is delivered, so there is no word to look at.
+ *
  * All that a record says was written by the peer, and may change at any time: it is copied once and checked. What it says of the
  * peer's memory, the peer's device checks.
  */
@@ -30,7 +34,8 @@ struct avail {
 	uint64_t area;	  /* of the sender's area; and its key */
 	uint64_t home;	  /* the bytes' place there */
 	uint32_t bytes, number;
-	uint32_t key, word_key, area_key, unused;
+	uint32_t key, word_key, area_key;
+	uint32_t sink; /* 0, or the number of the receiver's that has the bytes already */
 };
 
 /* Receiver: announced bytes that are not here, and of which the queue pair brings no more. */

@@ -42,6 +42,19 @@
 #define LANE_BELLS_MAX 65536u /* due at one time, as far as a peer is believed */
 
 /*
+ * Between hosts: memory of a receive that waits (SinkAvail; rdma/avail.h), as its device writes it into the producer's. Such a line may be seen
+ * in the middle of a write, so `check` goes over all before it.
+ */
+struct lane_sink {
+	uint64_t address;
+	uint64_t tail; /* ring position where the record has to begin that is for it */
+	uint32_t key, bytes;
+	uint32_t number, unused; /* another one each time; 0: none */
+	uint64_t check;
+	_Atomic uint64_t revoked; /* the number of one that was taken back; written by itself */
+};
+
+/*
  * The share of a lane in the segment; each line is written by one end only. Zeroes are a lane on TCP. The first two change with
  * every record, so the other end looks at them as seldom as it can (head_known, tail_known): each look costs a line that goes
  * from one core to the other and back. What is looked at in every call is in the other two, which hardly ever change.
@@ -63,6 +76,9 @@ struct lane_shared {
 	_Atomic uint16_t unneeded; /* this end needs no ring for what it sends either */
 	_Atomic uint32_t waits;	   /* odd: it has armed, when it had seen the ring up to `seen` */
 	_Atomic uint64_t seen;	   /* ring position up to which it knows what comes; all that it does obeys that */
+	/* Between hosts. Consumer: what it offers. Producer: the number of the one that it fills, which the consumer's device reads. */
+	_Alignas(LANE_LINE) struct lane_sink sink;
+	_Alignas(LANE_LINE) _Atomic uint64_t claimed;
 	/* both: set by the consumer before it sleeps, cleared by the producer that rings */
 	_Alignas(LANE_LINE) _Atomic uint32_t armed;
 	_Atomic uint32_t leave; /* consumer: it leaves; the producer looks at this line anyway */

@@ -196,7 +196,8 @@ size_t source_room(struct lane *lane)
 	return lane->area_bytes - (size_t)(out->home - oldest);
 }
 
-static bool put_record(struct lane *lane, const struct source_entry *entry, uint32_t key, uint64_t *record)
+static bool put_record(struct lane *lane, const struct source_entry *entry, uint32_t key, uint32_t sink,
+		       uint64_t *record)
 {
 	const struct source_out *out = lane->out;
 	const struct avail avail = {
@@ -209,6 +210,7 @@ static bool put_record(struct lane *lane, const struct source_entry *entry, uint
 		.key = key,
 		.word_key = out->remote.slots_key,
 		.area_key = out->remote.area_key,
+		.sink = sink,
 	};
 
 	return out->is_remote ? lane_put_avail(lane, &avail, record) :
@@ -217,10 +219,11 @@ static bool put_record(struct lane *lane, const struct source_entry *entry, uint
 
 int source_announce(struct lane *lane, const void *address, size_t bytes, uint64_t *number)
 {
-	return source_announce_remote(lane, address, bytes, 0, number);
+	return source_announce_remote(lane, address, bytes, 0, 0, number);
 }
 
-int source_announce_remote(struct lane *lane, const void *address, size_t bytes, uint32_t key, uint64_t *number)
+int source_announce_remote(struct lane *lane, const void *address, size_t bytes, uint32_t key, uint32_t sink,
+			   uint64_t *number)
 {
 	struct source_out *out = lane->out;
 	struct source_entry *entry;
@@ -240,7 +243,7 @@ int source_announce_remote(struct lane *lane, const void *address, size_t bytes,
 	slot->place = out->place;
 	atomic_store(&slot->word, SOURCE_WORD(out->next, 0, SOURCE_ANNOUNCED));
 	atomic_store(&entry->number, out->next);
-	if (!put_record(lane, entry, key, &entry->record)) {
+	if (!put_record(lane, entry, key, sink, &entry->record)) {
 		atomic_store(&entry->number, 0);
 		return -ENOBUFS;
 	}

@@ -181,6 +181,13 @@ struct source_in {
 	size_t later_min; /* of the receive under way: as many bytes in whole pages may be promised; 0: none */
 	/* Between hosts: sources are fetched before they are asked for, and those that are being fetched. */
 	bool ahead;
+	/* Memory of a receive that waits, which the peer may fill: then the record names the number. 0: none. */
+	struct {
+		uint32_t number;
+		const void *address;
+		bool filled;
+	} sink;
+	uint64_t sunk; /* of the bytes fetched, those that came so */
 	struct {
 		uint32_t first, count; /* numbers */
 		bool begun;	       /* all that they take */
@@ -230,8 +237,12 @@ size_t source_room(struct lane *lane);
  */
 int source_announce(struct lane *lane, const void *address, size_t bytes, uint64_t *number);
 
-/* The same to a receiver on another host, which reads by this key; out->remote has the others. */
-int source_announce_remote(struct lane *lane, const void *address, size_t bytes, uint32_t key, uint64_t *number);
+/*
+ * The same to a receiver on another host, which reads by this key; out->remote has the others. `sink`: the number of one of the receiver's that
+ * these bytes are being written to, or 0.
+ */
+int source_announce_remote(struct lane *lane, const void *address, size_t bytes, uint32_t key, uint32_t sink,
+			   uint64_t *number);
 
 /*
  * Returns how many bytes of the source the receiver has taken; SIZE_MAX when the source is over: all taken, kept or withdrawn,

@@ -41,7 +41,7 @@
 
 #define VERBS_LIBRARY "libzc-verbs.so"
 #define VERBS_SYMBOL "zc_verbs" /* a struct verbs_table */
-#define VERBS_TABLE_VERSION 10u
+#define VERBS_TABLE_VERSION 11u
 
 /* Why there is no connection, or no longer one. */
 #define VERBS_TROUBLES(TROUBLE)                                                                                        \
@@ -241,6 +241,25 @@ struct verbs_table {
 	int (*gets)(struct verbs_conn *conn);
 	/* Registers memory that many GETs read into, so that none of them has to. Ownership: hide(). */
 	int (*reserve)(struct verbs_conn *conn, const void *address, size_t bytes, struct verbs_region **out);
+	/*
+	 * SinkAvail: offers memory of a receive that waits to the producer, for what it puts at the present end of the ring, which has nothing. Tells
+	 * a number, another one each time. Returns 0, -EAGAIN (not now), -ENOMEM, -EFAULT, -ENOTCONN. Ownership: hide(), once nothing is written there
+	 * any more: the ring's end has moved, retract() has returned 0, or the connection is broken and settled.
+	 */
+	int (*offer)(struct verbs_conn *conn, void *address, size_t bytes, uint32_t *number, struct verbs_region **out);
+	/*
+	 * Takes the last offer back, without asking the producer's process: to be called again, with poll() in between, while it returns -EAGAIN. Then 0:
+	 * nothing comes any more; 1: the producer fills it, and its record comes; or -ENOTCONN.
+	 */
+	int (*retract)(struct verbs_conn *conn, uint32_t number);
+	/* Producer: how many bytes the consumer offers to take at the end of the ring; 0: it does not. */
+	size_t (*sink)(struct verbs_conn *conn);
+	/*
+	 * Fills it with memory that lies in an exposed region, and stays as it is until it is delivered (positions()): a record that names the number
+	 * has to follow, the next that is put. Returns 0 or -EAGAIN: there is none any more.
+	 */
+	int (*fill)(struct verbs_conn *conn, const void *address, size_t bytes, struct verbs_region *region,
+		    uint32_t *number);
 	/* Lets the peer's host read memory. Ownership: hide(), which does not yet keep the peer from reading (the cache does). */
 	int (*expose)(struct verbs_conn *conn, const void *address, size_t bytes, struct verbs_remote *remote,
 		      struct verbs_region **out);

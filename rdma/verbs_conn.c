@@ -45,6 +45,9 @@ static int set_up(struct verbs_conn *conn, const struct verbs_setup *setup)
 	    conn->depth < 16 || conn->setup.reads > 255 || conn->setup.ack_timeout > 31 || conn->setup.retries > 7)
 		return -EINVAL;
 	conn->pushed = atomic_load(&setup->out.shared->tail);
+	/* Of a queue pair before this one. */
+	memset(&setup->out.shared->sink, 0, sizeof(setup->out.shared->sink));
+	atomic_store(&setup->out.shared->claimed, 0);
 	atomic_store(&conn->told_head, atomic_load(&setup->in.shared->head));
 	return 0;
 }

@@ -119,7 +119,8 @@ static int region_add(void *context, uintptr_t start, size_t bytes, uint32_t rig
 {
 	struct domain *domain = context;
 	int access = (rights & RIGHT_WRITE ? IBV_ACCESS_LOCAL_WRITE : 0) |
-		     (rights & RIGHT_PEER_READS ? IBV_ACCESS_REMOTE_READ : 0);
+		     (rights & RIGHT_PEER_READS ? IBV_ACCESS_REMOTE_READ : 0) |
+		     (rights & RIGHT_PEER_WRITES ? IBV_ACCESS_REMOTE_WRITE : 0);
 
 	*handle = ibv_reg_mr(domain->pd, (void *)start, bytes, access);
 	return *handle ? 0 : -errno;
@@ -329,6 +330,14 @@ int domain_get(struct domain *domain, const void *address, size_t bytes, uint32_
 	}
 	verbs_give(&lock, held);
 	return rc;
+}
+
+void domain_share(struct domain *domain, struct verbs_region *region)
+{
+	int held = verbs_take(&lock);
+
+	region->users++;
+	verbs_give(&lock, held);
 }
 
 void domain_put(struct domain *domain, struct verbs_region *region)

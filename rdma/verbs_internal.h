@@ -47,6 +47,7 @@ static inline bool may_allocate(void)
 #define GET_PIECES 4	  /* of memory in one GET */
 #define RIGHT_WRITE 1u
 #define RIGHT_PEER_READS 2u
+#define RIGHT_PEER_WRITES 4u
 
 /* The connections with one host by one device: a protection domain and its registrations. */
 struct domain {
@@ -58,7 +59,7 @@ struct domain {
 	struct verbs_cache cache;
 };
 
-enum work_kind { WORK_OTHER, WORK_DATA, WORK_GET };
+enum work_kind { WORK_OTHER, WORK_DATA, WORK_GET, WORK_FILL, WORK_CLAIM };
 
 /* A work request that was posted to the send queue, by its number modulo the depth. */
 struct work {
@@ -120,6 +121,12 @@ struct verbs_conn {
 	_Atomic uint64_t told_head;
 	struct line next_line; /* to be told, with credit_due */
 
+	/* Sinks (verbs_sink.c) */
+	uint32_t offered; /* the number of the last one */
+	uint32_t filled;  /* of the peer's that was filled last */
+	enum { NOT_RETRACTED, RETRACTING, RETRACTED } retraction;
+	uint64_t claimed; /* RETRACTED: what the peer has said */
+
 	/* GETs that have ended */
 	struct verbs_got *ended;
 	uint32_t ended_first, ended_count;
@@ -158,6 +165,7 @@ int domain_open(struct ibv_context *context, const uint8_t address[16], struct d
 void domain_close(struct domain *domain);
 int domain_get(struct domain *domain, const void *address, size_t bytes, uint32_t rights, struct verbs_region **out);
 void domain_put(struct domain *domain, struct verbs_region *region);
+void domain_share(struct domain *domain, struct verbs_region *region); /* one more domain_put() to come */
 
 /* verbs_queue.c: the queue pair of a connection and its memory. */
 int queue_open(struct verbs_conn *conn);
@@ -214,6 +222,13 @@ ssize_t verbs_get(struct verbs_conn *conn, const struct verbs_remote *from, size
 		  int count, size_t skip, unsigned int how, uint64_t cookie);
 int verbs_got(struct verbs_conn *conn, struct verbs_got *out);
 int verbs_gets(struct verbs_conn *conn);
+
+/* verbs_sink.c */
+int verbs_offer(struct verbs_conn *conn, void *address, size_t bytes, uint32_t *number, struct verbs_region **out);
+int verbs_retract(struct verbs_conn *conn, uint32_t number);
+size_t verbs_sink(struct verbs_conn *conn);
+int verbs_fill(struct verbs_conn *conn, const void *address, size_t bytes, struct verbs_region *region,
+	       uint32_t *number);
 
 static inline bool conn_is_broken(const struct verbs_conn *conn)
 {

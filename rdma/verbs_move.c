@@ -222,8 +222,9 @@ int verbs_credit(struct verbs_conn *conn, unsigned int how)
 	int rc = -ENOTCONN, held;
 
 	_Static_assert(offsetof(struct lane_shared, head) == LANE_LINE &&
-			       offsetof(struct lane_shared, armed) == 2 * LANE_LINE,
-		       "the consumer has one line");
+			       offsetof(struct lane_shared, sink) == 2 * LANE_LINE &&
+			       offsetof(struct lane_shared, claimed) == 3 * LANE_LINE,
+		       "the consumer's lines, and the one that it reads, lie in a row");
 	if (!(how & VERBS_NOW) &&
 	    head - atomic_load_explicit(&conn->told_head, memory_order_relaxed) < conn->setup.in.bytes / 4)
 		return conn_is_broken(conn) ? -ENOTCONN : 0;
@@ -284,6 +285,13 @@ static void retire(struct verbs_conn *conn, uint64_t end, int error)
 				conn->delivered = work->stream;
 		} else if (work->kind == WORK_GET) {
 			end_get(conn, work, its);
+		} else if (work->kind == WORK_FILL) {
+			domain_put(conn->domain, work->region[0]);
+			work->pieces = 0;
+		} else if (work->kind == WORK_CLAIM && !its) {
+			memcpy(&conn->claimed, conn->lines[(conn->retired - 1) % conn->depth].bytes,
+			       sizeof(conn->claimed));
+			conn->retraction = RETRACTED;
 		}
 	}
 	conn->found |= VERBS_SENT;

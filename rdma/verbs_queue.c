@@ -87,7 +87,7 @@ static int open_pair(struct verbs_conn *conn)
 	return 0;
 }
 
-/* The peer may write its share of the ring that it fills, and its line: nothing else. */
+/* The peer may write its share of the ring that it fills, and its lines (lane_shared from `head` on), and read the one behind them: nothing else. */
 static int open_memory(struct verbs_conn *conn)
 {
 	const int peer_writes = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
@@ -96,7 +96,9 @@ static int open_memory(struct verbs_conn *conn)
 
 	conn->mr_ring_in = ibv_reg_mr(pd, setup->in.ring, setup->in.bytes, peer_writes);
 	conn->mr_ring_out = conn->mr_ring_in ? ibv_reg_mr(pd, setup->out.ring, setup->out.bytes, 0) : NULL;
-	conn->mr_line = conn->mr_ring_out ? ibv_reg_mr(pd, &setup->out.shared->head, LANE_LINE, peer_writes) : NULL;
+	conn->mr_line = conn->mr_ring_out ? ibv_reg_mr(pd, &setup->out.shared->head, 3 * LANE_LINE,
+						       peer_writes | IBV_ACCESS_REMOTE_READ) :
+					    NULL;
 	conn->mr_scrap = conn->mr_line ? ibv_reg_mr(pd, conn->lines, (conn->depth + 1) * sizeof(struct line),
 						    IBV_ACCESS_LOCAL_WRITE) :
 					 NULL;

@@ -17,7 +17,7 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-#define VERBS_WIRE_VERSION 5u
+#define VERBS_WIRE_VERSION 6u
 #define VERBS_OFFER_BYTES 56u
 #define VERBS_GRANT_BYTES 48u
 #define VERBS_REFUSAL_BYTES 8u
@@ -42,7 +42,8 @@ struct verbs_offer {
 struct verbs_grant {
 	uint8_t nonce[VERBS_NONCE_BYTES]; /* of the offer */
 	uint64_t ring;			  /* address of the ring that the other end fills, mapped once */
-	uint64_t line;			  /* address of the consumer's line that the other end keeps up to date */
+	uint64_t
+		line; /* address of the consumer's lines that the other end keeps up to date, and of one that it may read */
 	uint32_t ring_key, line_key;
 	uint32_t ring_bytes; /* power of two */
 	uint32_t receives;   /* notices that may be under way */

@@ -255,6 +255,11 @@ static void plug_close(struct verbs_conn *conn)
 	cable.open--;
 }
 
+static size_t plug_no_sink(struct verbs_conn *conn)
+{
+	return 0;
+}
+
 static const char *plug_tell(enum verbs_trouble trouble)
 {
 	return "";
@@ -283,6 +288,7 @@ static const struct verbs_table cable_device = {
 	.got = plug_got,
 	.gets = plug_gets,
 	.reserve = plug_reserve,
+	.sink = plug_no_sink,
 	.expose = plug_expose,
 	.hide = plug_hide,
 	.invalidate = plug_invalidate,

@@ -136,6 +136,11 @@ static void give_up(struct verbs_conn *conn)
 	reads.given_up = true;
 }
 
+static size_t no_sink(struct verbs_conn *conn)
+{
+	return 0;
+}
+
 static int credit(struct verbs_conn *conn, unsigned int how)
 {
 	return 0;
@@ -154,6 +159,7 @@ static const struct verbs_table reading_device = {
 	.got = got,
 	.gets = gets_left,
 	.reserve = reserve,
+	.sink = no_sink,
 	.expose = expose,
 	.hide = hide,
 	.invalidate = invalidate,
@@ -199,7 +205,7 @@ static uint64_t announce(const void *bytes, size_t count)
 	assert_true(lock_take(&engine_of(0)->out, &hold));
 	assert_int_equal(far_sources_open(conns[0], engine_of(0)), 0);
 	assert_int_equal(far_expose(conns[0], engine_of(0), bytes, count), 0);
-	assert_int_equal(far_announce(conns[0], engine_of(0), bytes, count, &number), 0);
+	assert_int_equal(far_announce(conns[0], engine_of(0), bytes, count, false, &number), 0);
 	lock_give(&engine_of(0)->out, &hold);
 	return number;
 }

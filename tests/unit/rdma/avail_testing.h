@@ -233,7 +233,7 @@ static inline uint64_t announce_at(uint8_t *at, size_t bytes)
 	uint64_t number;
 
 	fill(at, atomic_load(&out->shared->sent), bytes);
-	assert_int_equal(source_announce_remote(out, at, bytes, 7, &number), 0);
+	assert_int_equal(source_announce_remote(out, at, bytes, 7, 0, &number), 0);
 	carry();
 	return number;
 }
