@@ -415,6 +415,8 @@ static ssize_t wait_for_more(struct receive *receive)
 	rc = ask_kernel(receive, waits);
 	if (rc == WOKEN)
 		return 1;
+	if (rc > 0 && far_has_part(engine))
+		return far_await_rest(receive->fd, waits, &receive->found_cut);
 	if (rc > 0)
 		return ++receive->nothing < NOTHING_MAX ? 1 : -ECONNRESET;
 	if (rc == -EAGAIN || rc == -EINTR)

@@ -357,8 +357,15 @@ static int take_for_raw(struct conn *conn, struct engine *engine, int fd, int fl
 
 		if (!lock_take(&engine->out, hold))
 			return -EDEADLK;
-		if (!far_is(engine) || far_is_raw(conn, engine, fd))
+		if (!far_is(engine))
 			return 0;
+		if (far_is_raw(conn, engine, fd)) {
+			if (far_may_follow(conn, engine))
+				return 0;
+			evict_reset(conn, fd);
+			lock_give(&engine->out, hold);
+			return -ECONNRESET;
+		}
 		lock_give(&engine->out, hold);
 		rc = far_before_raw(conn, engine, fd, flags);
 		if (rc < 0)

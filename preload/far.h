@@ -100,6 +100,12 @@ int far_before_raw(struct conn *conn, struct engine *engine, int fd, int flags);
 /* Whether raw bytes may follow without that. Under the lock `out`. */
 bool far_is_raw(struct conn *conn, struct engine *engine, int fd);
 
+/*
+ * Under the lock `out`, before raw bytes: whether they can't be taken for anything else. Those of a call whose first byte nobody has looked at may,
+ * where a TAKEOVER has not happened that the peer may know of: then the connection is to be reset.
+ */
+bool far_may_follow(struct conn *conn, struct engine *engine);
+
 /* Whether the lane is between two places: nothing may be put or sent. Under the lock `out`. */
 bool far_is_between(const struct engine *engine);
 
@@ -211,6 +217,16 @@ void far_rises(struct conn *conn, const struct engine *engine, bool told);
 /* Sleeps until either has something. Returns 0, or -EINTR where the kernel's receive would have ended with it. */
 struct pollfd;
 int far_sleep_for_both(struct pollfd both[2]);
+
+/*
+ * A part of what is no data is all that the TCP stream has. Waits a moment for the rest, if it waits. *ended: that it may be the last was seen
+ * before, by this receive. Returns 1 to look again, -EAGAIN, -EINTR or -ECONNRESET (the stream has ended in the middle).
+ */
+static inline bool far_has_part(const struct engine *engine)
+{
+	return atomic_load_explicit(&engine->far.partial, memory_order_relaxed);
+}
+ssize_t far_await_rest(int fd, bool waits, bool *ended);
 
 /*
  * far_sink.c. A receive that is about to sleep offers the first piece of its memory to the peer; `owner` stands for it. Returns whether it does, now

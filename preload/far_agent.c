@@ -126,7 +126,7 @@ static bool serve_lanes(struct conn *conn, struct engine *engine, int fd)
 			if (far_compare_needs_none(engine))
 				atomic_store(&conn->far->unwanted, true);
 			if (far_link(conn))
-				atomic_store(&conn->far->stuck, far_verbs->push(far_link(conn), 0) > 0);
+				atomic_store(&conn->far->stuck, !far_hands_over(conn, engine));
 			engine_ring_late(conn, engine, fd);
 		}
 		lock_give(&engine->out, &hold);

@@ -154,13 +154,15 @@ static uint64_t position_at(const uint8_t *bytes)
 static void take_frame(struct conn *conn, struct engine *engine, int fd)
 {
 	uint8_t frame[FAR_FRAME_BYTES];
+	long got = peek(engine, fd, frame, sizeof(frame));
 
-	if (peek(engine, fd, frame, sizeof(frame)) != sizeof(frame))
-		return;
-	if (frame[0] != FAR_CODE_RESUME(lane_of(engine)->passed_codes)) {
+	if (got > 0 && frame[0] != FAR_CODE_RESUME(lane_of(engine)->passed_codes)) {
 		engine->far.nonsense = true;
 		return;
 	}
+	atomic_store(&engine->far.partial, got > 0 && got < FAR_FRAME_BYTES);
+	if (got != sizeof(frame))
+		return;
 	take_control(engine, fd, sizeof(frame));
 	resumes(conn, engine, position_at(frame + 1), position_at(frame + 9));
 }
@@ -296,6 +298,7 @@ int far_look_there(struct conn *conn, struct engine *engine, int fd)
 
 	far_look_at_ring(conn, engine);
 	far->quiet = false;
+	atomic_store_explicit(&far->partial, false, memory_order_relaxed);
 	if (far->expects)
 		look_behind_switch(conn, engine, fd);
 	else if (from_ring(engine) && !lane_has_left(in))

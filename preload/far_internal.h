@@ -185,6 +185,9 @@ void far_hide_all(struct far *far, struct verbs_conn *link);
 /* Brings all that is announced here, to this end's own memory. Under the lock `in`. Returns false: the queue pair has broken. */
 bool far_fetch(struct conn *conn, struct engine *engine);
 
+/* Hands what was put to the device. Returns false if some of it stays. Under the lock `out`. */
+bool far_hands_over(struct conn *conn, struct engine *engine);
+
 /* A step of the sender's, for the agent. Under the lock `out`. */
 void far_step_out(struct conn *conn, struct engine *engine, int fd);
 

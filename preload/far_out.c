@@ -72,14 +72,19 @@ int far_take_error(struct engine *engine)
 										0;
 }
 
-void far_push(struct conn *conn, struct engine *engine)
+bool far_hands_over(struct conn *conn, struct engine *engine)
 {
 	struct verbs_conn *link = far_link(conn);
+	/* A move, which the peer's agent answers if nobody else does. */
 	unsigned int how = engine->far.out == FAR_OUT_FREE ? 0 : VERBS_SOLICITED;
 
-	if (!link || atomic_load(&engine->far.state) != FAR_UP)
-		return;
-	if (far_verbs->push(link, how) > 0 && !atomic_exchange(&conn->far->stuck, true))
+	return !link || far_verbs->push(link, how) <= 0;
+}
+
+void far_push(struct conn *conn, struct engine *engine)
+{
+	if (atomic_load(&engine->far.state) == FAR_UP && !far_hands_over(conn, engine) &&
+	    !atomic_exchange(&conn->far->stuck, true))
 		far_kick();
 }
 
@@ -163,13 +168,47 @@ static void did_not_enter(struct engine *engine)
 	engine->far.void_at = atomic_load(&shared_of(engine)->sent);
 }
 
+/* The peer may know of a TAKEOVER here that has not happened. */
+static bool is_behind_void(const struct engine *engine)
+{
+	return engine->far.was_void && engine->far.void_at == atomic_load(&engine->channel.out.shared->sent);
+}
+
 /* A program whose send would have waited may come with other bytes the next time: they must not be taken for what they are not. */
 static bool is_mistakable(const struct engine *engine, uint8_t first)
 {
 	uint32_t codes = engine->channel.out.codes;
 
-	return engine->far.was_void && engine->far.void_at == atomic_load(&engine->channel.out.shared->sent) &&
-	       (first == FAR_CODE_RESUME(codes) || first == FAR_CODE_BELL(codes));
+	return is_behind_void(engine) && (first == FAR_CODE_RESUME(codes) || first == FAR_CODE_BELL(codes));
+}
+
+/* The connection whose next byte this thread's send has looked at. */
+static __thread const struct conn *vouched __attribute__((tls_model("initial-exec")));
+
+bool far_may_follow(struct conn *conn, struct engine *engine)
+{
+	bool known = vouched == conn;
+
+	vouched = NULL;
+	return known || !is_behind_void(engine);
+}
+
+/* Behind a wait, in which that may have happened: once more. Returns 0 or -ECONNRESET. */
+static int vouch(struct conn *conn, struct engine *engine, int fd, uint8_t first)
+{
+	struct lock_hold hold;
+	bool mistakable = false;
+
+	if (lock_take(&engine->out, &hold)) {
+		mistakable = is_mistakable(engine, first);
+		lock_give(&engine->out, &hold);
+	}
+	if (mistakable) {
+		evict_reset(conn, fd);
+		return -ECONNRESET;
+	}
+	vouched = conn;
+	return 0;
 }
 
 /* Sends of the rest what the kernel takes. Returns 0 when there is no more, -EAGAIN or another -errno. */
@@ -340,14 +379,13 @@ int far_before_send(struct conn *conn, struct engine *engine, int fd, struct far
 	bool enters = false;
 	int rc;
 
+	vouched = NULL;
 	if (atomic_load_explicit(&engine->far.lingers, memory_order_relaxed))
 		return -EPIPE;
 	far_adopts(conn, engine);
 	far_asks_again(conn, engine);
 	if (lock_take(&engine->out, &hold)) {
 		far_step_out(conn, engine, fd);
-		if (is_mistakable(engine, first.byte))
-			evict_reset(conn, fd);
 		if (far_compare_way(conn, engine, first.bytes) == FAR_BY_TCP) {
 			if (!far_is_between(engine))
 				engine_switch_back(conn, engine, fd);
@@ -367,12 +405,22 @@ int far_before_send(struct conn *conn, struct engine *engine, int fd, struct far
 		lock_give(&engine->out, &hold);
 	}
 	rc = enters ? reach_place(conn, engine, fd, flags) : 0;
+	if (!rc && __builtin_expect(engine->far.was_void, 0))
+		rc = vouch(conn, engine, fd, first.byte);
 	return rc ? rc : far_take_error(engine);
+}
+
+/* Under the lock `out`: the lane stays on the ring, which happens where the peer has written nonsense, and no SWITCH has a place. */
+static bool is_held_there(struct engine *engine)
+{
+	return atomic_load(&shared_of(engine)->on_ring) && !far_is_between(engine) &&
+	       atomic_load(&engine->far.state) == FAR_UP;
 }
 
 int far_before_raw(struct conn *conn, struct engine *engine, int fd, int flags)
 {
 	struct lock_hold hold;
+	bool held = false;
 	int rc;
 
 	if (atomic_load_explicit(&engine->far.lingers, memory_order_relaxed))
@@ -380,7 +428,12 @@ int far_before_raw(struct conn *conn, struct engine *engine, int fd, int flags)
 	far_asks_again(conn, engine);
 	if (lock_take(&engine->out, &hold)) {
 		engine_switch_back(conn, engine, fd);
+		held = is_held_there(engine);
 		lock_give(&engine->out, &hold);
+	}
+	if (held) {
+		evict_reset(conn, fd);
+		return -ECONNRESET;
 	}
 	rc = reach_place(conn, engine, fd, flags);
 	return rc ? rc : far_take_error(engine);

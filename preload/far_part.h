@@ -86,9 +86,10 @@ struct far_part {
 	bool owes_word; /* that a move is known */
 	uint64_t left;	/* behind the last SWITCH; 0: none that was not passed */
 	uint32_t left_bells;
-	bool expects;  /* behind a SWITCH: FAR_GO or FAR_RESUME is next in the stream */
-	uint64_t skip; /* bytes of the stream that are here already */
-	uint64_t owed; /* stream position up to which the peer has promised to send by TCP */
+	bool expects;	      /* behind a SWITCH: FAR_GO or FAR_RESUME is next in the stream */
+	uint64_t skip;	      /* bytes of the stream that are here already */
+	_Atomic bool partial; /* of what is to come by TCP and is no data, a part is there */
+	uint64_t owed;	      /* stream position up to which the peer has promised to send by TCP */
 	_Atomic bool
 		nonsense; /* the peer has sent what can't be, or what is here can't be told: the connection is over */
 };

@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <time.h>
@@ -71,6 +72,25 @@ bool far_may_rest(struct conn *conn, int fd)
 		atomic_store_explicit(&conn->recv_ends, ends, memory_order_relaxed);
 	}
 	return ends == 1;
+}
+
+ssize_t far_await_rest(int fd, bool waits, bool *ended)
+{
+	struct pollfd look = { .fd = fd, .events = POLLRDHUP };
+	uint32_t before = signals_end_calls;
+
+	pthread_testcancel();
+	/* To the kernel the socket is readable: nothing tells when the rest has come. */
+	sys_call(SYS_poll, (long)&look, 1, waits ? 1 : 0, 0, 0, 0);
+	if (look.revents) {
+		if (*ended)
+			return -ECONNRESET;
+		*ended = true; /* the rest may have come with the end: once more */
+		return 1;
+	}
+	if (signals_end_calls != before)
+		return -EINTR;
+	return waits ? 1 : -EAGAIN;
 }
 
 int far_sleep_for_both(struct pollfd both[2])

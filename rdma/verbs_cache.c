@@ -8,6 +8,22 @@
 
 #define PAGE 4096u /* a larger one of the system only rounds more than needed */
 
+static uintptr_t page_of(uintptr_t address)
+{
+	return address & ~(uintptr_t)(PAGE - 1);
+}
+
+static uintptr_t page_end(uintptr_t end)
+{
+	return page_of(end + PAGE - 1);
+}
+
+/* What counts against the limit. */
+static size_t pinned(const struct verbs_region *region)
+{
+	return page_end(region->end) - page_of(region->start);
+}
+
 void verbs_cache_open(struct verbs_cache *cache, const struct verbs_cache_ops *ops, void *context,
 		      struct verbs_budget *budget)
 {
@@ -60,7 +76,7 @@ static void drop_at(struct verbs_cache *cache, uint32_t at)
 	memmove(cache->region + at, cache->region + at + 1, (cache->count - at) * sizeof(*cache->region));
 	note_reach(cache, at);
 	cache->ops->drop(cache->context, region->handle);
-	cache->budget->bytes -= region->end - region->start;
+	cache->budget->bytes -= pinned(region);
 	free(region);
 }
 
@@ -74,7 +90,9 @@ static struct verbs_region *find(const struct verbs_cache *cache, uintptr_t star
 	for (uint32_t i = starts_before(cache, start + 1); i-- > 0 && cache->reach[i] >= end;) {
 		struct verbs_region *region = cache->region[i];
 
-		if (region->end >= end && !region->stale && (region->rights & rights) == rights)
+		if (region->end < end || region->stale || (region->rights & rights) != rights)
+			continue;
+		if (!(rights & VERBS_CACHE_EXACT) || (region->start == start && region->end == end))
 			return region;
 	}
 	return NULL;
@@ -99,7 +117,7 @@ bool verbs_cache_shrink(struct verbs_cache *cache)
 static int add(struct verbs_cache *cache, struct verbs_region *region)
 {
 	struct verbs_budget *budget = cache->budget;
-	size_t bytes = region->end - region->start;
+	size_t bytes = pinned(region);
 	int rc;
 
 	if (bytes > budget->bytes_max)
@@ -109,7 +127,8 @@ static int add(struct verbs_cache *cache, struct verbs_region *region)
 			return -ENOMEM;
 	}
 	do {
-		rc = cache->ops->add(cache->context, region->start, bytes, region->rights, &region->handle);
+		rc = cache->ops->add(cache->context, region->start, region->end - region->start, region->rights,
+				     &region->handle);
 	} while ((rc == -ENOMEM || rc == -EAGAIN) && verbs_cache_shrink(cache));
 	if (!rc)
 		budget->bytes += bytes;
@@ -119,7 +138,8 @@ static int add(struct verbs_cache *cache, struct verbs_region *region)
 int verbs_cache_get(struct verbs_cache *cache, uintptr_t start, size_t bytes, uint32_t rights,
 		    struct verbs_region **out)
 {
-	uintptr_t end = (start + bytes + PAGE - 1) & ~(uintptr_t)(PAGE - 1);
+	uintptr_t first = rights & VERBS_CACHE_EXACT ? start : page_of(start);
+	uintptr_t end = rights & VERBS_CACHE_EXACT ? start + bytes : page_end(start + bytes);
 	struct verbs_region *region;
 	int rc;
 
@@ -130,8 +150,7 @@ int verbs_cache_get(struct verbs_cache *cache, uintptr_t start, size_t bytes, ui
 		region = may_change(cache) ? malloc(sizeof(*region)) : NULL;
 		if (!region)
 			return -ENOMEM;
-		*region =
-			(struct verbs_region){ .start = start & ~(uintptr_t)(PAGE - 1), .end = end, .rights = rights };
+		*region = (struct verbs_region){ .start = first, .end = end, .rights = rights };
 		rc = add(cache, region);
 		if (rc < 0) {
 			free(region);

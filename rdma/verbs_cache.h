@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #define VERBS_CACHE_REGIONS 512u
+#define VERBS_CACHE_EXACT 0x100u /* of rights: nothing but these bytes is registered, as another may use the region */
 
 struct verbs_region {
 	uintptr_t start, end;
@@ -26,7 +27,7 @@ struct verbs_region {
 };
 
 struct verbs_cache_ops {
-	/* Registers whole pages. Returns 0 or -errno; -ENOMEM and -EAGAIN: after others have gone it may be possible. */
+	/* Registers: whole pages, but for VERBS_CACHE_EXACT. Returns 0 or -errno; -ENOMEM and -EAGAIN: after others have gone it may be possible. */
 	int (*add)(void *context, uintptr_t start, size_t bytes, uint32_t rights, void **handle);
 	void (*drop)(void *context, void *handle);
 	/* Whether it can do either now; what is to be dropped stays until it can. NULL: always. */

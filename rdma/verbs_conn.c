@@ -316,11 +316,12 @@ void verbs_close(struct verbs_conn *conn)
 	verbs_give(&all_lock, held);
 	verbs_give_up(conn);
 	queue_close(conn);
-	if (conn->id)
-		rdma_destroy_id(conn->id);
 	device_unuse(conn->context);
 	if (was_broken)
 		device_sweep(); /* that may be why */
+	if (conn->id)
+		rdma_destroy_id(conn->id);
+	device_forget_gone();
 	events_close(conn->events);
 	own_close(conn->fd);
 	pthread_mutex_destroy(&conn->lock);

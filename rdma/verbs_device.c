@@ -15,11 +15,14 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the domains and their caches */
 static struct domain *domains;
+/* Of devices. librdmacm may free a context with the last id of it, so what is needed behind that is kept here. */
 static struct use {
 	struct use *next;
-	struct ibv_context *context;
+	const struct ibv_context *context;
+	const struct ibv_device *device;
+	int fds[2];
 	uint32_t count;
-} * uses; /* of devices */
+} * uses, *gone; /* gone: their numbers are something else now, and librdmacm is to close them */
 static struct verbs_budget budget;
 
 #define TROUBLE_TEXT(name, text) text,
@@ -115,12 +118,17 @@ static size_t default_budget(void)
 	return limit / 2 < BUDGET_BYTES ? limit / 2 : BUDGET_BYTES;
 }
 
+static bool has(uint32_t rights, uint32_t right)
+{
+	return (rights & right) == right;
+}
+
 static int region_add(void *context, uintptr_t start, size_t bytes, uint32_t rights, void **handle)
 {
 	struct domain *domain = context;
 	int access = (rights & RIGHT_WRITE ? IBV_ACCESS_LOCAL_WRITE : 0) |
-		     (rights & RIGHT_PEER_READS ? IBV_ACCESS_REMOTE_READ : 0) |
-		     (rights & RIGHT_PEER_WRITES ? IBV_ACCESS_REMOTE_WRITE : 0);
+		     (has(rights, RIGHT_PEER_READS) ? IBV_ACCESS_REMOTE_READ : 0) |
+		     (has(rights, RIGHT_PEER_WRITES) ? IBV_ACCESS_REMOTE_WRITE : 0);
 
 	*handle = ibv_reg_mr(domain->pd, (void *)start, bytes, access);
 	return *handle ? 0 : -errno;
@@ -200,8 +208,12 @@ void device_use(struct ibv_context **used, struct ibv_context *context)
 			uses = use;
 		}
 	}
-	if (use)
+	if (use) {
 		use->count++;
+		use->device = context->device;
+		use->fds[0] = context->cmd_fd;
+		use->fds[1] = context->async_fd;
+	}
 	verbs_give(&lock, held);
 	*used = context;
 }
@@ -229,15 +241,40 @@ static bool is_listed(struct ibv_device **list, int count, const struct ibv_devi
  * librdmacm closes such a device when it comes to a new one, which a driver that waits does not let come: so the kernel is
  * told by their numbers' being something else.
  */
-static void let_go(const struct ibv_context *context)
+static void let_go(const struct use *use)
 {
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 
 	if (null < 0)
 		return;
-	own_put(null, context->cmd_fd);
-	own_put(null, context->async_fd);
+	own_put(null, use->fds[0]);
+	own_put(null, use->fds[1]);
 	close(null);
+}
+
+/* The numbers that librdmacm has closed are the program's again. Under the lock. */
+static void forget_gone(void)
+{
+	for (struct use **at = &gone; *at;) {
+		struct use *use = *at;
+
+		if (fcntl(use->fds[0], F_GETFD) >= 0 || fcntl(use->fds[1], F_GETFD) >= 0) {
+			at = &use->next;
+			continue;
+		}
+		own_drop(use->fds[0]);
+		own_drop(use->fds[1]);
+		*at = use->next;
+		free(use);
+	}
+}
+
+void device_forget_gone(void)
+{
+	int held = verbs_take(&lock);
+
+	forget_gone();
+	verbs_give(&lock, held);
 }
 
 void device_sweep(void)
@@ -250,13 +287,14 @@ void device_sweep(void)
 
 		if (!use->count && !list)
 			list = ibv_get_device_list(&count);
-		if (use->count || !list || is_listed(list, count, use->context->device)) {
+		if (use->count || !list || is_listed(list, count, use->device)) {
 			at = &use->next;
 			continue;
 		}
-		let_go(use->context);
+		let_go(use);
 		*at = use->next;
-		free(use);
+		use->next = gone;
+		gone = use;
 	}
 	if (list)
 		ibv_free_device_list(list);

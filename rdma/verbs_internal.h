@@ -46,8 +46,9 @@ static inline bool may_allocate(void)
 #define KEPT_FOR_LINES 8u /* notices, and requests of the send queue */
 #define GET_PIECES 4	  /* of memory in one GET */
 #define RIGHT_WRITE 1u
-#define RIGHT_PEER_READS 2u
-#define RIGHT_PEER_WRITES 4u
+/* What lies in the same pages beside what the peer may reach is none of its business. */
+#define RIGHT_PEER_READS (2u | VERBS_CACHE_EXACT)
+#define RIGHT_PEER_WRITES (4u | VERBS_CACHE_EXACT)
 
 /* The connections with one host by one device: a protection domain and its registrations. */
 struct domain {
@@ -159,8 +160,12 @@ unsigned int verbs_invalidate(const void *address, size_t bytes);
 void device_use(struct ibv_context **used, struct ibv_context *context);
 void device_unuse(struct ibv_context *context);
 
-/* Lets go of devices that are no longer there and have no user: some drivers wait for that before they let one come again. */
+/*
+ * Lets go of devices that are no longer there and have no user: some drivers wait for that before they let one come again. Behind the last id of one
+ * librdmacm closes it: device_forget_gone() takes note of that.
+ */
 void device_sweep(void);
+void device_forget_gone(void);
 int domain_open(struct ibv_context *context, const uint8_t address[16], struct domain **out);
 void domain_close(struct domain *domain);
 int domain_get(struct domain *domain, const void *address, size_t bytes, uint32_t rights, struct verbs_region **out);

@@ -71,9 +71,10 @@ uint16_t verbs_listener_port(const struct verbs_listener *listener)
 
 void verbs_listener_close(struct verbs_listener *listener)
 {
+	device_unuse(listener->context);
 	if (listener->id)
 		rdma_destroy_id(listener->id);
-	device_unuse(listener->context);
+	device_forget_gone();
 	if (listener->events)
 		events_close(listener->events);
 	free(listener);

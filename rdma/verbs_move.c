@@ -195,6 +195,8 @@ static uint32_t pieces_at_most(const struct verbs_conn *conn)
 ssize_t verbs_push(struct verbs_conn *conn, unsigned int how)
 {
 	bool lazily = how & VERBS_LAZILY;
+	/* What wakes the peer makes room: it may have taken none of those before, and is to. */
+	uint32_t kept = how & VERBS_SOLICITED ? KEPT_FOR_TAKEN : KEPT_FOR_LINES;
 	uint64_t tail = atomic_load_explicit(&conn->setup.out.shared->tail, memory_order_relaxed);
 	ssize_t rc = -ENOTCONN;
 	int held = verbs_take(&conn->lock);
@@ -204,7 +206,7 @@ ssize_t verbs_push(struct verbs_conn *conn, unsigned int how)
 		conn_poll(conn);
 	if (atomic_load_explicit(&conn->state, memory_order_relaxed) == VERBS_UP) {
 		if (tail != conn->pushed && tail - conn->pushed <= conn->setup.out.bytes &&
-		    conn_room(conn) >= pieces_at_most(conn) + KEPT_FOR_LINES && conn->notices_left > KEPT_FOR_LINES &&
+		    conn_room(conn) >= pieces_at_most(conn) + KEPT_FOR_LINES && conn->notices_left > kept &&
 		    (!lazily || conn->data_under_way < LAZY_WRITES))
 			post_data(conn, tail, how);
 		rc = (ssize_t)(tail - conn->pushed);
