@@ -122,12 +122,23 @@ int verbs_retract(struct verbs_conn *conn, uint32_t number)
 	return rc;
 }
 
+/* A device may be at it. */
+static void copy_sink(const struct lane_sink *from, struct lane_sink *out)
+{
+	const uint64_t *words = (const uint64_t *)from;
+	uint64_t *copy = (uint64_t *)out;
+
+	_Static_assert(sizeof(*from) % sizeof(*words) == 0, "it is so many words");
+	for (size_t i = 0; i < sizeof(*from) / sizeof(*words); i++)
+		copy[i] = __atomic_load_n(&words[i], __ATOMIC_RELAXED);
+}
+
 /* What the peer offers for what is put next. Returns whether it does. */
 static bool read_sink(const struct verbs_conn *conn, struct lane_sink *out)
 {
 	const struct lane *lane = &conn->setup.out;
 
-	memcpy(out, (const void *)&lane->shared->sink, sizeof(*out));
+	copy_sink(&lane->shared->sink, out);
 	return out->number && out->number != conn->filled && out->bytes && check_of(out) == out->check &&
 	       atomic_load(&lane->shared->sink.revoked) != out->number &&
 	       out->tail == atomic_load_explicit(&lane->shared->tail, memory_order_relaxed) &&
@@ -140,7 +151,7 @@ size_t verbs_sink(struct verbs_conn *conn)
 	size_t bytes = 0;
 	int held;
 
-	if (!*(volatile uint32_t *)&conn->setup.out.shared->sink.number)
+	if (!__atomic_load_n(&conn->setup.out.shared->sink.number, __ATOMIC_RELAXED))
 		return 0;
 	held = verbs_take(&conn->lock);
 	if (may_post(conn) && read_sink(conn, &sink))
