@@ -2,6 +2,8 @@
 /* The plug-in's own files over a device by hand: what a peer may reach, room for moves, sinks, devices that are gone. */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
 
 #include "fabric_testing.h"
 
@@ -285,6 +287,30 @@ static void an_end_that_has_broken_offers_nothing(void **state)
 	assert_int_equal(verbs_retract(ends[1], 1), -ENOTCONN);
 }
 
+/* The producer has looked, and is about to claim: the page of that word is not to be written. */
+static int answer_between;
+
+static void take_back(int signal)
+{
+	mprotect(channels[0].header, CHANNEL_HEADER_BYTES, PROT_READ | PROT_WRITE);
+	answer_between = retract();
+}
+
+static void a_claim_behind_the_taking_back_is_given_up(void **state)
+{
+	struct sigaction action = { .sa_handler = take_back }, before;
+	uint32_t number;
+
+	answer_between = -1;
+	offer_sink();
+	sigaction(SIGSEGV, &action, &before);
+	assert_int_equal(mprotect(channels[0].header, CHANNEL_HEADER_BYTES, PROT_READ), 0);
+	assert_int_equal(fill(1000, &number), -EAGAIN);
+	sigaction(SIGSEGV, &before, NULL);
+	assert_int_equal(answer_between, 0);
+	end_offer();
+}
+
 /* A program that sends, while the other's receives end by themselves: nothing is written to memory that they have given back. */
 static _Atomic bool done;
 static _Atomic uint32_t filled; /* the number of the last one */
@@ -396,6 +422,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(it_is_not_for_a_lane_on_tcp, begin, finish),
 		cmocka_unit_test_setup_teardown(what_was_taken_back_is_not_filled, begin, finish),
 		cmocka_unit_test_setup_teardown(what_is_being_filled_is_not_taken_back, begin, finish),
+		cmocka_unit_test_setup_teardown(a_claim_behind_the_taking_back_is_given_up, begin, finish),
 		cmocka_unit_test_setup_teardown(a_line_that_is_torn_is_no_offer, begin, finish),
 		cmocka_unit_test_setup_teardown(more_than_was_offered_is_refused, begin, finish),
 		cmocka_unit_test_setup_teardown(an_end_that_has_broken_offers_nothing, begin, finish),
