@@ -19,7 +19,7 @@
 #define BYTES_MIN 16384u
 #define BYTES_MAX (FAR_AREA_BYTES / 2) /* of a source in one: kept, it has to have room beside others */
 #define IN_VAIN_MAX 4u
-#define PAUSE_WAITS 256u
+#define PAUSE_WAITS 64u
 #define ANSWER_NS (20 * NS_PER_MS)   /* for the peer's device to say whether something is being written */
 #define SILENCE_NS (500 * NS_PER_MS) /* for that to be here: as for READs */
 #define SPIN_NS 20000
@@ -45,8 +45,10 @@ static void forget(struct far *far, struct engine *engine, struct verbs_conn *li
 
 	if (link)
 		far_offers_nothing(far, link);
-	engine->far.sinks_in_vain = in->sink.filled ? 0 : engine->far.sinks_in_vain + 1;
-	if (engine->far.sinks_in_vain >= IN_VAIN_MAX)
+	if (in->sink.filled)
+		engine->far.sinks_in_vain = 0;
+	else if (is_used_up(far, &engine->channel.in) && /* not where the receive has ended before anything came */
+		 ++engine->far.sinks_in_vain >= IN_VAIN_MAX)
 		engine->far.sink_pause = PAUSE_WAITS;
 	in->sink.number = 0;
 }

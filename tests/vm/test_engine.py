@@ -13,6 +13,7 @@ FETCHING_CASES = ["fork", "exit", "exec", "exec_full", "dontwait", "cancelled"]
 CASES = FETCHING_CASES + ["exit_unread", "setuid", "vfork", "handler", "idles"]
 CASES += [f"{path}-{name}" for path in ("zsdp", "azsdp") for name in FETCHING_CASES + ["allocating"]]
 CASES += [f"ahead-{name}" for name in FETCHING_CASES]
+CASES += [f"sink-{name}" for name in ("fork", "exit", "exec", "dontwait", "cancelled", "handler", "interrupted")]
 BREAKS = ["device", "own_device", "drop", "down"]
 FETCHED_BREAKS = [f"{path}-{name}" for path in ("zsdp", "azsdp") for name in ("device", "own_device")]
 
@@ -67,6 +68,25 @@ def test_bytes_are_right_if_they_are_fetched_ahead(guest, step):
 @pytest.mark.parametrize("step", LATE)
 def test_late_receiver_finds_here_what_was_fetched_ahead(guest, step):
     assert counted(guest, step, "later_bytes") > guest.measured(step)["bytes"] / 10
+
+
+@pytest.mark.parametrize("step", ["sink-overlap", "sink-large", "sink-stream", "sink-device"])
+def test_bytes_are_right_if_receives_offer_their_memory(guest, step):
+    assert guest.measured(step)["verified"] is True
+    assert counted(guest, step, "get_bytes") > 0
+
+
+@pytest.mark.parametrize("step", ["sink-overlap", "sink-large"])
+def test_sender_writes_to_a_receive_that_waits(guest, step):
+    assert counted(guest, step, "sink_bytes") > guest.measured(step)["bytes"] / 4
+
+
+def test_receives_that_signals_end_were_written_to_before(guest):
+    assert counted(guest, "sink-interrupted", "sink_bytes") > 0
+
+
+def test_no_receive_offers_its_memory_without_being_asked_for(guest):
+    assert counted(guest, "zsdp-overlap", "sink_bytes") == 0
 
 
 def test_nothing_is_fetched_ahead_without_being_asked_for(guest):

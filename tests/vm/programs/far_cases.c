@@ -467,6 +467,7 @@ static const struct {
 	{ "setuid", setuid_server, setuid_client, false },
 	{ "vfork", vfork_server, vfork_client, false },
 	{ "handler", handler_server, handler_client, false },
+	{ "interrupted", interrupted_server, interrupted_client, false },
 	{ "allocating", handler_server, allocating_client, false },
 	{ "dontwait", dontwait_server, dontwait_client, false },
 	{ "cancelled", echo_server, cancelled_client, false },

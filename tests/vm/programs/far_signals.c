@@ -3,12 +3,14 @@
 #define _GNU_SOURCE
 #include "far_signals.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/time.h>
+#include <time.h>
 #include <unistd.h>
 
 #define SMALL 1000
@@ -109,5 +111,61 @@ void allocating_client(struct stream *stream, char *self)
 		void *volatile block = malloc(BLOCK_MAX + i % 64 * 64);
 
 		free(block);
+	}
+}
+
+/*
+ * interrupted: receives that signals end, while the peer sends at any time: behind such an end the memory is the program's, and nobody writes
+ * to it any more.
+ */
+#define MESSAGES 400
+#define MARKER 0xee
+#define PAUSE_US 8000
+
+static void only_interrupt(int number)
+{
+}
+
+static void rest_us(long us)
+{
+	const struct timespec time = { .tv_nsec = us * 1000 };
+
+	nanosleep(&time, NULL); /* a signal may end it */
+}
+
+static void check_untouched(uint8_t *room, size_t bytes)
+{
+	memset(room, MARKER, bytes);
+	rest_us(SIGNAL_US);
+	for (size_t i = 0; i < bytes; i++)
+		check(room[i] == MARKER, "somebody wrote to the memory of a receive that had ended");
+}
+
+void interrupted_server(struct stream *stream)
+{
+	struct sigaction action = { .sa_handler = only_interrupt };
+	struct itimerval time = { { 0, SIGNAL_US * 3 }, { 0, SIGNAL_US * 3 } }, none = { 0 };
+	static uint8_t room[2 * PART];
+	uint64_t until = stream->received + (uint64_t)MESSAGES * PART;
+
+	check(!sigaction(SIGALRM, &action, NULL) && !setitimer(ITIMER_REAL, &time, NULL), "setitimer");
+	while (stream->received < until) {
+		ssize_t got = recv(stream->fd, room, sizeof(room), 0);
+
+		check(got > 0 || (got < 0 && errno == EINTR), "recv");
+		for (ssize_t i = 0; i < got; i++)
+			check(room[i] == byte_at(stream->received++), "wrong byte");
+		if (got < 0)
+			check_untouched(room, sizeof(room));
+	}
+	check(!setitimer(ITIMER_REAL, &none, NULL), "setitimer");
+	expect_end(stream);
+}
+
+void interrupted_client(struct stream *stream, char *self)
+{
+	for (unsigned int i = 0; i < MESSAGES; i++) {
+		rest_us(i * 997 % PAUSE_US);
+		put(stream, PART, 0);
 	}
 }

@@ -8,6 +8,8 @@ extern int to_server[2]; /* a pipe */
 
 void handler_server(struct stream *stream);
 void handler_client(struct stream *stream, char *self);
+void interrupted_server(struct stream *stream);
+void interrupted_client(struct stream *stream, char *self);
 void allocating_client(struct stream *stream, char *self);
 
 #endif
