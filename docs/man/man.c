@@ -201,13 +201,14 @@ static void print_libzc(void)
 	     "A process that is killed outright loses the bytes that sg has held, of at most ZC_SG_HOLD_US microseconds.\n"
 	     "A bad address given to a send that sg gathers, or that goes by a ring, is a fault of the program, not EFAULT.\n"
 	     "Where the guard is mprotect, a system call made by a bare instruction that has the kernel write to a sent buffer fails "
-	     "with EFAULT.\n.SH HAZARDS\nOf ZC_RECV_ASYNC=yes: a receive returns before its bytes are there, and whoever touches them waits.\n"
+	     "with EFAULT.\n.SH HAZARDS\nOf ZC_RECV_SINK=yes: a program that leaves a receive in another way than by its return or its cancellation (longjmp() out of a signal's "
+	     "handler) leaves its memory to the peer, whose next large send is written there.\n.PP\nOf ZC_RECV_ASYNC=yes: a receive returns before its bytes are there, and whoever touches them waits.\n"
 	     "If the sender is killed in between, nobody has these bytes any more: their pages then end who touches them with SIGBUS\n"
 	     "(system calls with an error) until the memory is freed, unmapped or received into again, and the next receive fails with\n"
 	     "ECONNRESET. A program that unmaps, moves or drops such memory, or forks, by bare system call instructions meanwhile may\n"
 	     "find zeroes there. It needs a userfaultfd that sees the kernel's faults, on Linux 6.6 or later; elsewhere it does nothing,\n"
 	     "is counted as no_recv_async, and\n.B zc doctor\nsays why.\n.PP\nBetween hosts there is none of that: what is announced behind the bytes that a receive takes is\n"
-	     "fetched into memory of the library's, half a MiB of it at most, while the program goes on, and copied when it is received.\n.SH SEE ALSO\n.BR zc (1)");
+	     "fetched into memory of the library's, 1 MiB of it at most, while the program goes on, and copied when it is received.\n.SH SEE ALSO\n.BR zc (1)");
 }
 
 int main(int argc, char **argv)
