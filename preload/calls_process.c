@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Where a process doubles, becomes another, or ends: what is held leaves first; over fork the connections are
- * still, and nothing is under guard. A child of vfork shares our memory and is told apart by its process number (conn_process_is_ours).
+ * Where a process becomes another, or ends: what is held leaves first. Where it doubles: calls_fork.c. A child of vfork shares our
+ * memory and is told apart by its process number (conn_process_is_ours).
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -20,47 +20,10 @@
 #include "preload/engine_source.h"
 #include "preload/exec.h"
 #include "preload/far_linger.h"
+#include "preload/fork.h"
 #include "preload/guest.h"
 #include "preload/real.h"
 #include "preload/sg.h"
-#include "preload/signals.h"
-#include "rdma/guard.h"
-#include "rdma/later.h"
-
-static pid_t fork_by(pid_t (*really)(void))
-{
-	pid_t child;
-	int saved;
-
-	sg_flush_all();
-	later_before_fork();
-	defer_before_fork();
-	conn_before_fork();
-	guard_before_fork();
-	child = really();
-	saved = errno;
-	guard_after_fork(child == 0);
-	later_after_fork(child == 0);
-	if (child == 0) {
-		signals_after_fork();
-		flusher_after_fork();
-	}
-	conn_after_fork(child);
-	if (child == 0)
-		table_own_refresh();
-	errno = saved;
-	return child;
-}
-
-ZC_EXPORT pid_t fork(void)
-{
-	return fork_by(real.fork);
-}
-
-ZC_EXPORT pid_t _Fork(void)
-{
-	return fork_by(real._Fork);
-}
 
 /* Returns twice on one stack: nothing may lie on it. */
 #if defined(__x86_64__)
@@ -374,6 +337,8 @@ syscall(long number, ...)
 #endif
 	if (number == SYS_execveat)
 		return execveat((int)a[0], (const char *)a[1], (char *const *)a[2], (char *const *)a[3], (int)a[4]);
+	if (fork_by_syscall(number, a))
+		return FORK(real.syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]));
 	guest_notes_syscall(number, a);
 	return real.syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }

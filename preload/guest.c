@@ -166,7 +166,6 @@ void guest_notes_syscall(long number, const long *a)
 	case SYS_execve:
 	case SYS_execveat:
 	case SYS_clone:
-	case SYS_fork:
 		sg_flush_all();
 		later_settle(NULL, SIZE_MAX);
 		return;

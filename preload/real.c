@@ -247,3 +247,16 @@ void real_resolve(void)
 	atomic_store(&state, RESOLVED);
 	errno = saved;
 }
+
+void real_resolve_late(void)
+{
+	void *library, *found;
+
+	real_resolve();
+	if (real.forkpty != absent_forkpty)
+		return;
+	library = dlopen("libutil.so.1", RTLD_LAZY);
+	found = library ? dlsym(library, "forkpty") : NULL;
+	if (found)
+		real.forkpty = (__typeof__(real.forkpty))found;
+}

@@ -18,12 +18,14 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <termios.h>
 
 #undef fread_unlocked /* stdio.h may make a macro of it */
 
@@ -42,6 +44,9 @@ extern struct real real;
 
 /* Resolves every pointer, once; cheap when done. Threads: any; a second one waits for the first. */
 void real_resolve(void);
+
+/* Once more, what another library had before glibc 2.34 took it in: forkpty(). */
+void real_resolve_late(void);
 
 /* How many bytes of a block that real.free() takes are the program's; SIZE_MAX if its allocator does not tell. */
 size_t real_block_bytes(void *block);

@@ -33,6 +33,16 @@ enum burst_end {
 
 enum exec_by { EXEC_BY_FORK, EXEC_BY_VFORK, EXEC_BY_SPAWN };
 
+enum fork_by {
+	FORK_BY_FORK,
+	FORK_BY_DAEMON,
+	FORK_BY_FORKPTY,
+	FORK_BY_CLONE,
+	FORK_BY_SYSCALL,
+	FORK_BY_CLONE3,
+	FORK_BY_TRAP, /* by an instruction of the program's own */
+};
+
 enum descriptor_dup { DUP_DUP, DUP_DUP2, DUP_DUP3, DUP_FCNTL, DUP_FCNTL_CLOEXEC, DUP_SYSCALL, DUP_TRAP };
 enum descriptor_close {
 	CLOSE_CALL,

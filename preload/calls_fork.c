@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Where a process doubles. daemon(), forkpty() and clone() fork inside libc, where nobody can put another function in fork's place:
+ * each has a wrapper of its own. A fork that none of them sees is noticed by the child (unseen.h).
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "common/sys.h"
+#include "preload/conn.h"
+#include "preload/defer.h"
+#include "preload/fork.h"
+#include "preload/real.h"
+#include "preload/sg.h"
+#include "preload/signals.h"
+#include "rdma/guard.h"
+#include "rdma/later.h"
+
+#define NULL_DEVICE makedev(1, 3)
+#define NO_FORK (CLONE_VM | CLONE_SETTLS) /* the parent's memory, or thread variables that are not its copies */
+
+void fork_begins(void)
+{
+	sg_flush_all();
+	later_before_fork();
+	defer_before_fork();
+	conn_before_fork();
+	guard_before_fork();
+}
+
+pid_t fork_ends(pid_t child)
+{
+	int saved = errno;
+
+	guard_after_fork(child == 0);
+	later_after_fork(child == 0);
+	if (child == 0) {
+		signals_after_fork();
+		flusher_after_fork();
+	}
+	conn_after_fork(child);
+	if (child == 0)
+		table_own_refresh();
+	errno = saved;
+	return child;
+}
+
+ZC_EXPORT pid_t fork(void)
+{
+	return FORK(real.fork());
+}
+
+ZC_EXPORT pid_t __fork(void)
+{
+	return FORK(real.__fork());
+}
+
+ZC_EXPORT pid_t _Fork(void)
+{
+	return FORK(real._Fork());
+}
+
+/* Returns 0 or -1, as daemon(). */
+static int take_null_device(void)
+{
+	struct stat is;
+	int fd = open("/dev/null", O_RDWR);
+
+	if (fd < 0)
+		return -1;
+	if (fstat(fd, &is) < 0)
+		goto fail;
+	if (!S_ISCHR(is.st_mode) || is.st_rdev != NULL_DEVICE) {
+		errno = ENODEV;
+		goto fail;
+	}
+	for (int to = STDIN_FILENO; to <= STDERR_FILENO; to++)
+		dup2(fd, to);
+	if (fd > STDERR_FILENO)
+		close(fd);
+	return 0;
+fail:
+	sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
+	return -1;
+}
+
+/* As libc has it, with the calls of this library: the parent ends, and 0 to 2 may be connections. */
+ZC_EXPORT int daemon(int stays, int keeps)
+{
+	pid_t child = fork();
+
+	if (child < 0)
+		return -1;
+	if (child)
+		_exit(0);
+	if (setsid() < 0)
+		return -1;
+	if (!stays)
+		(void)!chdir("/");
+	return keeps ? 0 : take_null_device();
+}
+
+/* In the child libc has put the terminal in the place of what these were. */
+static void forget_standard(void)
+{
+	int saved = errno;
+
+	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+		conn_close(fd);
+	errno = saved;
+}
+
+ZC_EXPORT int forkpty(int *terminal, char *name, const struct termios *modes, const struct winsize *size)
+{
+	pid_t child;
+
+	real_resolve_late();
+	child = FORK(real.forkpty(terminal, name, modes, size));
+	if (child == 0)
+		forget_standard();
+	return child;
+}
+
+struct cloned {
+	int (*run)(void *argument);
+	void *argument;
+};
+
+static int run_cloned(void *at)
+{
+	const struct cloned *cloned = at; /* on the parent's stack, of which this is a copy */
+
+	fork_ends(0);
+	/* libc would end this thread alone, and the process go on with those of the library. */
+	_exit(cloned->run(cloned->argument));
+}
+
+typedef int clone_call(int (*run)(void *), void *stack, int flags, void *argument, ...);
+
+/*
+ * The list: where the kernel puts the child's number for the parent, thread variables, and where it puts it for the child. They are taken
+ * whether they were given or not, as libc's does.
+ */
+__attribute__((no_sanitize_address)) static int clone_by(clone_call *really, const struct cloned *cloned, void *stack,
+							 int flags, va_list list)
+{
+	pid_t *number = va_arg(list, pid_t *);
+	void *variables = va_arg(list, void *);
+	pid_t *own = va_arg(list, pid_t *);
+
+	if (flags & NO_FORK || !cloned->run || !stack)
+		return really(cloned->run, stack, flags, cloned->argument, number, variables, own);
+	return FORK(really(run_cloned, stack, flags, (void *)cloned, number, variables, own));
+}
+
+#define CLONES(name)                                                                                                   \
+	ZC_EXPORT int name(int (*run)(void *), void *stack, int flags, void *argument, ...)                            \
+	{                                                                                                              \
+		const struct cloned cloned = { run, argument };                                                        \
+		va_list list;                                                                                          \
+		int rc;                                                                                                \
+                                                                                                                       \
+		real_resolve();                                                                                        \
+		va_start(list, argument);                                                                              \
+		rc = clone_by(real.name, &cloned, stack, flags, list);                                                 \
+		va_end(list);                                                                                          \
+		return rc;                                                                                             \
+	}
+
+CLONES(clone)
+CLONES(__clone)
+
+/* As the kernel has them. */
+struct clone3 {
+	uint64_t flags, descriptor, own, number, signal, stack, stack_bytes, variables;
+};
+
+bool fork_by_syscall(long number, const long *a)
+{
+	const struct clone3 *clone3 = (const struct clone3 *)a[0];
+
+	switch (number) {
+#ifdef SYS_fork
+	case SYS_fork:
+		return true;
+#endif
+	case SYS_clone:
+		return !(a[0] & NO_FORK) && !a[1];
+	case SYS_clone3:
+		return clone3 && (size_t)a[1] >= sizeof(*clone3) && !(clone3->flags & NO_FORK) && !clone3->stack;
+	default:
+		return false;
+	}
+}

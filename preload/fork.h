@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What is done around a fork, whatever makes it: what is held leaves first, the connections are still, and nothing is under guard;
+ * then parent and child both hold them. The calls are in calls_fork.c and, by the system call's number, in calls_process.c.
+ */
+#ifndef ZC_PRELOAD_FORK_H
+#define ZC_PRELOAD_FORK_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+void fork_begins(void);
+
+/* In the parent and in the child, with what the fork has returned, which it returns; errno is kept. */
+pid_t fork_ends(pid_t child);
+
+#define FORK(call)                                                                                                     \
+	({                                                                                                             \
+		fork_begins();                                                                                         \
+		fork_ends((pid_t)(call));                                                                              \
+	})
+
+/* Whether a system call makes a child with a copy of all memory, which goes on where the parent does. */
+bool fork_by_syscall(long number, const long *arguments);
+
+#endif

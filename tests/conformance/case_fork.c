@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * All that makes a child with a copy of the process's memory: its connections are held by two processes then, and what either
+ * closes, makes, or sends is its own. The client end has the family.
+ */
+#define _GNU_SOURCE
+#include <pty.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cases.h"
+#include "common/sys.h"
+#include "end.h"
+
+#define STACK_BYTES (1 << 18)
+#define TURNS 20 /* until the ends have met, whatever the path waits for */
+
+struct child {
+	struct end *end;
+	int port;
+	void (*run)(const struct child *child);
+};
+
+static int run_child(void *at)
+{
+	const struct child *child = at;
+
+	child->run(child);
+	return 0;
+}
+
+/* As the kernel has them: flags, five more, a stack, its size, thread variables. */
+static pid_t clone_by_three(void)
+{
+	uint64_t arguments[8] = { [4] = SIGCHLD };
+
+	return (pid_t)syscall(SYS_clone3, arguments, sizeof(arguments));
+}
+
+/* Returns the child's number, in the parent alone; there is no parent any more behind daemon(). */
+static pid_t fork_by(long way, const struct child *child)
+{
+	static char stack[STACK_BYTES] __attribute__((aligned(64)));
+	static int terminal;
+	pid_t pid = -1;
+
+	switch (way) {
+	case FORK_BY_FORK:
+		pid = fork();
+		break;
+	case FORK_BY_DAEMON:
+		pid = daemon(1, 1);
+		break;
+	case FORK_BY_FORKPTY:
+		pid = forkpty(&terminal, NULL, NULL, NULL);
+		break;
+	case FORK_BY_CLONE:
+		return (pid_t)MUST(clone(run_child, stack + STACK_BYTES, SIGCHLD, (void *)child));
+	case FORK_BY_SYSCALL:
+		pid = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+		break;
+	case FORK_BY_CLONE3:
+		pid = clone_by_three();
+		break;
+	case FORK_BY_TRAP:
+		pid = (pid_t)sys_call(SYS_clone, SIGCHLD, 0, 0, 0, 0, 0);
+		break;
+	}
+	MUST(pid);
+	if (!pid)
+		exit(run_child((void *)child));
+	return pid;
+}
+
+/* Each end's turn, so that both know the other. */
+static void turns(struct end *end)
+{
+	for (int i = 0; i < TURNS; i++) {
+		if (!end->server)
+			give_pattern(end->fd, 10, 4, (uint64_t)i * 10);
+		take_quietly(end->fd, 10, 4, (uint64_t)i * 10);
+		if (end->server)
+			give_pattern(end->fd, 10, 4, (uint64_t)i * 10);
+	}
+}
+
+/* In the child: the number is another connection's, and is that in all that is done with it. */
+static void closes_and_connects(const struct child *child)
+{
+	struct end *end = child->end;
+	int before = end->fd;
+	char reply[5];
+
+	CALL(close(end->fd));
+	end->fd = connect_to(addresses.ipv4, child->port);
+	EXPECT(end->fd == before);
+	give_pattern(end->fd, 1000, 5, 0);
+	CALL(recv(end->fd, reply, sizeof(reply), MSG_WAITALL));
+	EXPECT(!memcmp(reply, "reply", 5));
+	turns(end);
+	tell(end, "done");
+}
+
+static void serve_both(struct end *end)
+{
+	int port, first, listening = listen_on(addresses.ipv4, &port);
+
+	tell_number(end, port);
+	end->fd = first = (int)MUST(accept(listening, NULL, NULL));
+	turns(end);
+	end->fd = (int)MUST(accept(listening, NULL, NULL));
+	take_pattern(end->fd, 1000, 5, 0);
+	give(end->fd, "reply", 5);
+	turns(end);
+	await(end, "done");
+	take_to_end(first, 6, 0);
+}
+
+/* The child closes what it has inherited, and connects anew; the parent, if there is one, goes on with the first. */
+void fork_reuses(struct end *end, long way)
+{
+	struct child child = { .end = end, .run = closes_and_connects };
+
+	if (end->server) {
+		serve_both(end);
+		return;
+	}
+	child.port = (int)await_number(end);
+	end->fd = connect_to(addresses.ipv4, child.port);
+	turns(end);
+	reap(fork_by(way, &child));
+	give_pattern(end->fd, 1000, 6, 0);
+}
+
+/* Small sends in close succession, and the end at once. */
+static void sends_and_ends(const struct child *child)
+{
+	for (uint64_t i = 0; i < 10; i++)
+		give_pattern(child->end->fd, 10, 6, 100 + i * 10);
+}
+
+/* The parent sends, and the child behind it, which ends without another call. */
+void fork_hands_down(struct end *end, long way)
+{
+	const struct child child = { .end = end, .run = sends_and_ends };
+	pid_t pid;
+
+	meet(end);
+	turns(end);
+	if (end->server) {
+		take_to_end(end->fd, 6, 0);
+		return;
+	}
+	for (uint64_t i = 0; i < 10; i++)
+		give_pattern(end->fd, 10, 6, i * 10);
+	pid = fork_by(way, &child);
+	MUST(close(end->fd));
+	reap(pid);
+}
+
+static void writes_to_standard(const struct child *child)
+{
+	MUST(write(STDOUT_FILENO, "to nobody", 9));
+	tell(child->end, "written");
+}
+
+/* The connection is the standard output, in whose place the child gets something else. */
+void fork_replaces_standard(struct end *end, long way)
+{
+	const struct child child = { .end = end, .run = writes_to_standard };
+	pid_t pid;
+
+	meet(end);
+	turns(end);
+	if (end->server) {
+		await(end, "written");
+		take_to_end(end->fd, 6, 0);
+		return;
+	}
+	MUST(dup2(end->fd, STDOUT_FILENO));
+	MUST(close(end->fd));
+	if (way == FORK_BY_DAEMON) {
+		MUST(daemon(0, 0));
+		exit(run_child((void *)&child));
+	}
+	pid = fork_by(way, &child);
+	MUST(close(STDOUT_FILENO));
+	reap(pid);
+}
