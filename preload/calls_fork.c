@@ -14,6 +14,7 @@
 #include "common/sys.h"
 #include "preload/conn.h"
 #include "preload/defer.h"
+#include "preload/engine_source.h"
 #include "preload/fork.h"
 #include "preload/real.h"
 #include "preload/sg.h"
@@ -48,6 +49,57 @@ pid_t fork_ends(pid_t child)
 		table_own_refresh();
 	errno = saved;
 	return child;
+}
+
+/* The number is a socket's that is not connected, or nothing if there is none. */
+static void put_dead(const struct conn *conn, int fd)
+{
+	long dead, flags;
+
+	table_put(fd, TABLE_UNKNOWN);
+	if (!conn_is_same(conn, fd))
+		return;
+	dead = sys_call(SYS_socket, AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0, 0, 0, 0);
+	flags = sys_call(SYS_fcntl, fd, F_GETFD, 0, 0, 0, 0) & FD_CLOEXEC ? O_CLOEXEC : 0;
+	if (dead < 0 || sys_call(SYS_dup3, dead, fd, flags, 0, 0, 0) < 0)
+		sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
+	if (dead >= 0)
+		sys_call(SYS_close, dead, 0, 0, 0, 0, 0);
+}
+
+/* What has, or may yet have, lanes that this process has no part in. The object is lost with what hangs on it. */
+static void lose(struct conn *conn)
+{
+	for (int i = 0; i < conn->descriptors; i++)
+		put_dead(conn, conn->fds[i]);
+	for (uint32_t fd = 0; conn->extra && fd < table_size; fd++) {
+		if (table_conn((int)fd) == conn)
+			put_dead(conn, (int)fd);
+	}
+	atomic_store(&conn->engine, NULL);
+	sources_after_fork(conn);
+	conn->watches = NULL;
+	atomic_store(&conn->mode, CONN_FREE);
+}
+
+static void settle_unseen(struct conn *conn)
+{
+	for (struct watch *watch = conn->watches; watch; watch = watch->next)
+		defer_after_unseen_fork(watch);
+	if (atomic_load(&conn->engine) && !conn->alone)
+		lose(conn);
+	else
+		atomic_store(&conn->mode, CONN_PLAIN);
+}
+
+void fork_was_unseen(void)
+{
+	conn_each(settle_unseen);
+	later_after_fork(true);
+	signals_after_fork();
+	flusher_after_fork();
+	conn_after_unseen_fork();
+	table_own_refresh();
 }
 
 ZC_EXPORT pid_t fork(void)

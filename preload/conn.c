@@ -18,6 +18,7 @@
 #include "preload/pool.h"
 #include "preload/sg.h"
 #include "preload/trim.h"
+#include "preload/unseen.h"
 #include "preload/watch.h"
 #include "preload/zerocopy.h"
 
@@ -51,6 +52,7 @@ bool conn_process_is_ours(void)
 {
 	if (guest_sandboxed())
 		return true; /* it can't be asked any more */
+	unseen_settle();
 
 	int pid = (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
 	int none = 0;
@@ -114,6 +116,7 @@ static void reset(struct conn *conn)
 	conn->inherited = false;
 	conn->handed = false;
 	atomic_store(&conn->spawned, NULL);
+	conn->alone = false;
 	conn->left_sets = false;
 	conn->lingers = false;
 	conn->cookie = 0;
@@ -506,6 +509,7 @@ void conn_before_fork(void)
 	fork_held = held;
 	if (held)
 		gate_close();
+	unseen_announced++;
 	engine_premade = 0;
 	conn_each(quiesce);
 	pool_held = lock_take(&pool.lock, &pool_hold);
@@ -547,6 +551,7 @@ static void parent_goes_on(struct conn *conn)
 void conn_after_fork(pid_t child)
 {
 	if (!child) {
+		unseen_ends();
 		lock_thread = 0;
 		is_far = guest_sandboxed() || !sys_call(SYS_getppid, 0, 0, 0, 0, 0, 0);
 		atomic_store(&process, (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0));
@@ -556,6 +561,8 @@ void conn_after_fork(pid_t child)
 		conn_each(keep_slot);
 		watch_after_fork();
 		engine_after_fork();
+	} else {
+		unseen_announced--;
 	}
 	if (pool_held)
 		lock_give(&pool.lock, &pool_hold);
@@ -566,4 +573,15 @@ void conn_after_fork(pid_t child)
 		return;
 	gate_open(!child);
 	lock_give(&fork_lock, &fork_hold);
+}
+
+void conn_after_unseen_fork(void)
+{
+	/* Other threads may have been at it: what was free is lost. */
+	pool.free = NULL;
+	atomic_store(&pool.lock.word, 0);
+	atomic_store(&fork_lock.word, 0);
+	pool_held = fork_held = false;
+	conn_after_fork(0);
+	gate_open(true);
 }

@@ -167,6 +167,7 @@ struct conn {
 	bool handed; /* was duplicated for an exec, or cleared of close-on-exec: meant for another program, perhaps */
 	const void *_Atomic spawned; /* posix_spawn's file actions that name it, or NULL */
 	int spawned_fd;		     /* and what it will be in the new program */
+	bool alone;		     /* its engine has never met a peer, and will not: TCP for good */
 	bool goes;		     /* has let go of its engine, and counts yet */
 	bool left_sets;		     /* at its end: no set of the kernel's has it */
 	bool lingers;		     /* was told to reset when it is closed, since bytes are unread in its ring */
@@ -269,6 +270,7 @@ struct conn *conn_take_in(int fd);
 /* fork: before, everything is flushed and settled; the child starts with clean locks. */
 void conn_before_fork(void);
 void conn_after_fork(pid_t child); /* what fork() has returned */
+void conn_after_unseen_fork(void); /* in a child that nobody has prepared; no connection has an engine then */
 
 /* Whether the caller runs in this process's own address space copy (false in a child of vfork or raw clone). */
 bool conn_process_is_ours(void);

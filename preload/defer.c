@@ -335,3 +335,14 @@ void defer_before_fork(void)
 	atomic_fetch_add(&forks, 1);
 	defer_settle_all();
 }
+
+void defer_after_unseen_fork(struct watch *watch)
+{
+	struct set *set = watch->set;
+
+	atomic_fetch_add(&forks, 1);
+	atomic_store(&set->defer_lock.word, 0);
+	TAILQ_INIT(&set->deferred);
+	atomic_store(&set->deferred_count, 0);
+	watch->deferred = false;
+}

@@ -48,4 +48,7 @@ void defer_forget(struct watch *watch);
 void defer_open(struct set *set);
 void defer_before_fork(void);
 
+/* In a child that nobody has prepared: what is deferred of a registration's set is the parent's to make up. */
+void defer_after_unseen_fork(struct watch *watch);
+
 #endif

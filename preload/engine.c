@@ -197,9 +197,12 @@ void engine_leave(struct conn *conn)
 
 struct engine *engine_use(struct conn *conn, int fd)
 {
-	uint32_t before = atomic_fetch_add(&conn->engine_users, 1);
-	struct engine *engine = atomic_load(&conn->engine);
+	uint32_t before;
+	struct engine *engine;
 
+	unseen_settle();
+	before = atomic_fetch_add(&conn->engine_users, 1);
+	engine = atomic_load(&conn->engine);
 	if (!(before & ENGINE_CLOSING) && engine && table_conn(fd) == conn)
 		return engine;
 	engine_leave(conn);

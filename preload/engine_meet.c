@@ -72,6 +72,7 @@ void engine_stays_alone(struct conn *conn, struct engine *engine, enum stat_reas
 	engine_meeting_ends(engine);
 	engine_drop_own(&conn->engine_fd);
 	stats_reason(conn->slot, why);
+	conn->alone = true;
 	atomic_store(&engine->state, ENGINE_OVER);
 }
 

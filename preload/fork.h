@@ -20,6 +20,9 @@ pid_t fork_ends(pid_t child);
 		fork_ends((pid_t)(call));                                                                              \
 	})
 
+/* In the child of a fork that was not seen (unseen.h). */
+void fork_was_unseen(void);
+
 /* Whether a system call makes a child with a copy of all memory, which goes on where the parent does. */
 bool fork_by_syscall(long number, const long *arguments);
 

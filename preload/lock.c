@@ -20,7 +20,12 @@ __thread uint32_t signals_end_calls __attribute__((tls_model("initial-exec")));
 
 uint32_t lock_learn_self(void)
 {
-	uint32_t self = (uint32_t)sys_call(SYS_gettid, 0, 0, 0, 0, 0, 0);
+	uint32_t self;
+
+	unseen_settle();
+	if (lock_thread && guest_sandboxed())
+		return lock_thread;
+	self = (uint32_t)sys_call(SYS_gettid, 0, 0, 0, 0, 0, 0);
 
 	/* A child of vfork has its parent's thread variables, in which its own number would stay behind: one of nobody. */
 	if (guest_sandboxed() || conn_process() == (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0))

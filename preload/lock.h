@@ -20,6 +20,7 @@
 #include <stdint.h>
 
 #include "common/sys.h"
+#include "preload/unseen.h"
 
 #define LOCK_WAITERS 0x80000000u
 #define LOCK_LOST 0x7fffffffu	  /* in place of a thread id; no thread has it */
@@ -52,7 +53,7 @@ uint32_t lock_learn_self(void);
 
 static inline uint32_t lock_self(void)
 {
-	return __builtin_expect(lock_thread != 0, 1) ? lock_thread : lock_learn_self();
+	return __builtin_expect(lock_thread != 0, 1) && !unseen_fork() ? lock_thread : lock_learn_self();
 }
 
 /* Lets in the signals that have waited. */

@@ -271,9 +271,11 @@ bool sg_join(struct conn *conn, int fd, const void *data, size_t bytes)
 void sg_flush_mine(bool turn_ends)
 {
 	struct conn *now[MINE_MAX];
-	uint32_t count = sg_mine;
 	struct lock_hold hold;
+	uint32_t count;
 
+	unseen_settle();
+	count = sg_mine;
 	/* Copied first: a signal handler may send, and wait, in between. */
 	memcpy(now, mine, sizeof(mine[0]) * count);
 	sg_mine = 0;

@@ -22,6 +22,7 @@
 #include <sys/uio.h>
 
 #include "preload/conn.h"
+#include "preload/unseen.h"
 
 #define SG_SLOTS 64
 #define SG_NOW_OR_NEVER UINT64_MAX /* as the time of a send: it leaves with what is held, or by itself */
@@ -43,7 +44,7 @@ void sg_flush_mine(bool turn_ends);
 /* To be called by every wrapper in which the program may wait, look or tell: a load when nothing is held. */
 static inline void sg_before_wait(void)
 {
-	if (__builtin_expect(sg_mine, 0))
+	if (__builtin_expect(sg_mine, 0) || unseen_fork())
 		sg_flush_mine(true);
 }
 

@@ -16,9 +16,11 @@
 #include "preload/evict.h"
 #include "preload/exec.h"
 #include "preload/far.h"
+#include "preload/fork.h"
 #include "preload/guest.h"
 #include "preload/real.h"
 #include "preload/signals.h"
+#include "preload/unseen.h"
 #include "rdma/guard.h"
 
 #define INHERITED_MAX 256
@@ -126,6 +128,7 @@ __attribute__((constructor)) void guest_start(void)
 	guard_start((enum guard_kind)settings.guard);
 	if (table_start() < 0)
 		goto end; /* every descriptor stays the kernel's alone */
+	unseen_start(fork_was_unseen);
 	table_own_refresh();
 	far_keep_environment();
 	target_start();
