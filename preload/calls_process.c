@@ -22,6 +22,7 @@
 #include "preload/far_linger.h"
 #include "preload/fork.h"
 #include "preload/guest.h"
+#include "preload/raw.h"
 #include "preload/real.h"
 #include "preload/sg.h"
 
@@ -288,11 +289,6 @@ static bool waits_for_data(long number, const long *a, long *answer)
 		*answer = epoll_wait((int)a[0], (struct epoll_event *)a[1], (int)a[2], (int)a[3]);
 		return true;
 #endif
-	case SYS_epoll_pwait:
-		if (a[4])
-			return false;
-		*answer = epoll_wait((int)a[0], (struct epoll_event *)a[1], (int)a[2], (int)a[3]);
-		return true;
 	default:
 		return false;
 	}
@@ -316,7 +312,7 @@ syscall(long number, ...)
 		a[i] = va_arg(list, long);
 	va_end(list);
 	real_resolve();
-	if (is_for_engine(number, a, &answer))
+	if (is_for_engine(number, a, &answer) || raw_does(number, a, &answer))
 		return answer;
 	sg_before_wait();
 	if (closes_own(number, a[0])) {

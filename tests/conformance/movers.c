@@ -138,7 +138,14 @@ static ssize_t send_by_sendfile64(int fd, const void *data, size_t bytes)
 	return sent;
 }
 
-static ssize_t send_by_splice(int fd, const void *data, size_t bytes)
+typedef long splicer(int in, int out, size_t bytes);
+
+static long call_splice(int in, int out, size_t bytes)
+{
+	return splice(in, NULL, out, NULL, bytes, 0);
+}
+
+static ssize_t send_by_pipe(int fd, const void *data, size_t bytes, splicer *call)
 {
 	size_t some = bytes < PIPE_BYTES ? bytes : PIPE_BYTES;
 	int ends[2], saved;
@@ -146,12 +153,17 @@ static ssize_t send_by_splice(int fd, const void *data, size_t bytes)
 
 	MUST(pipe(ends));
 	some = (size_t)MUST(write(ends[1], data, some));
-	sent = splice(ends[0], NULL, fd, NULL, some, 0);
+	sent = call(ends[0], fd, some);
 	saved = errno;
 	close(ends[0]);
 	close(ends[1]);
 	errno = saved;
 	return sent;
+}
+
+static ssize_t send_by_splice(int fd, const void *data, size_t bytes)
+{
+	return send_by_pipe(fd, data, bytes, call_splice);
 }
 
 static ssize_t send_by_syscall_write(int fd, const void *data, size_t bytes)
@@ -165,6 +177,32 @@ static ssize_t send_by_syscall_sendmsg(int fd, const void *data, size_t bytes)
 	struct msghdr message = { .msg_iov = iov, .msg_iovlen = (size_t)cut(iov, data, bytes) };
 
 	return syscall(SYS_sendmsg, fd, &message, 0);
+}
+
+static ssize_t send_by_syscall_sendmmsg(int fd, const void *data, size_t bytes)
+{
+	struct iovec iov[PIECES];
+	struct mmsghdr message = { .msg_hdr = { .msg_iov = iov, .msg_iovlen = (size_t)cut(iov, data, bytes) } };
+
+	return syscall(SYS_sendmmsg, fd, &message, 1, 0) == 1 ? (ssize_t)message.msg_len : -1;
+}
+
+static ssize_t send_by_syscall_pwritev2(int fd, const void *data, size_t bytes)
+{
+	struct iovec iov[PIECES];
+	int count = cut(iov, data, bytes);
+
+	return syscall(SYS_pwritev2, fd, iov, count, -1L, -1L, 0);
+}
+
+static long raw_splice(int in, int out, size_t bytes)
+{
+	return syscall(SYS_splice, in, NULL, out, NULL, bytes, 0);
+}
+
+static ssize_t send_by_syscall_splice(int fd, const void *data, size_t bytes)
+{
+	return send_by_pipe(fd, data, bytes, raw_splice);
 }
 
 /* Past libc altogether, as a runtime with system calls of its own does. */
@@ -301,14 +339,14 @@ static ssize_t take_by_preadv64v2(int fd, void *data, size_t bytes)
 	return preadv64v2(fd, iov, cut(iov, data, bytes), -1, 0);
 }
 
-static ssize_t take_by_splice(int fd, void *data, size_t bytes)
+static ssize_t take_by_pipe(int fd, void *data, size_t bytes, splicer *call)
 {
 	size_t some = bytes < PIPE_BYTES ? bytes : PIPE_BYTES;
 	int ends[2], saved;
 	ssize_t got;
 
 	MUST(pipe(ends));
-	got = splice(fd, NULL, ends[1], NULL, some, 0);
+	got = call(fd, ends[1], some);
 	saved = errno;
 	if (got > 0 && read(ends[0], data, (size_t)got) != got)
 		note_wrong("splice said %zd, the pipe has less", got);
@@ -316,6 +354,32 @@ static ssize_t take_by_splice(int fd, void *data, size_t bytes)
 	close(ends[1]);
 	errno = saved;
 	return got;
+}
+
+static ssize_t take_by_splice(int fd, void *data, size_t bytes)
+{
+	return take_by_pipe(fd, data, bytes, call_splice);
+}
+
+static ssize_t take_by_syscall_splice(int fd, void *data, size_t bytes)
+{
+	return take_by_pipe(fd, data, bytes, raw_splice);
+}
+
+static ssize_t take_by_syscall_recvmmsg(int fd, void *data, size_t bytes)
+{
+	struct iovec iov[PIECES];
+	struct mmsghdr message = { .msg_hdr = { .msg_iov = iov, .msg_iovlen = (size_t)cut(iov, data, bytes) } };
+
+	return syscall(SYS_recvmmsg, fd, &message, 1, 0, NULL) == 1 ? (ssize_t)message.msg_len : -1;
+}
+
+static ssize_t take_by_syscall_preadv2(int fd, void *data, size_t bytes)
+{
+	struct iovec iov[PIECES];
+	int count = cut(iov, data, bytes);
+
+	return syscall(SYS_preadv2, fd, iov, count, -1L, -1L, 0);
 }
 
 static ssize_t take_by_syscall_read(int fd, void *data, size_t bytes)

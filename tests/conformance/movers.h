@@ -41,6 +41,13 @@ ssize_t send_by_dprintf_chk(int fd, const void *data, size_t bytes);
 int poll_chk(int fd, short events, int timeout);
 int ppoll_chk(int fd, short events, int timeout);
 
+/* waiters_raw.c: by syscall(). */
+int raw_ppoll(int fd, short events, int timeout);
+int raw_select(int fd, short events, int timeout);
+int raw_pselect(int fd, short events, int timeout);
+int raw_epoll(int fd, short events, int timeout);
+int raw_epoll_fine(int fd, short events, int timeout);
+
 /* Ways to wait for one descriptor. Each returns the poll bits it was told, 0 after `timeout` ms (-1: none, 0: only look). */
 struct waiter {
 	const char *name;
@@ -57,6 +64,11 @@ enum waiter_number {
 	WAITER_epoll_edge,
 	WAITER_epoll_oneshot,
 	WAITER_epoll_exclusive,
+	WAITER_raw_ppoll,
+	WAITER_raw_select,
+	WAITER_raw_pselect,
+	WAITER_raw_epoll,
+	WAITER_raw_epoll_fine,
 	WAITER_epoll_nested,
 	WAITER_COUNT,
 	WAITERS_IN_TURN = WAITER_epoll_nested, /* transfers take turns among those before this one */

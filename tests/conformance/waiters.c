@@ -146,5 +146,10 @@ const struct waiter waiters[WAITER_COUNT] = {
 	WAITER(epoll_edge),
 	WAITER(epoll_oneshot),
 	WAITER(epoll_exclusive),
+	[WAITER_raw_ppoll] = { "raw_ppoll", raw_ppoll },
+	[WAITER_raw_select] = { "raw_select", raw_select },
+	[WAITER_raw_pselect] = { "raw_pselect", raw_pselect },
+	[WAITER_raw_epoll] = { "raw_epoll", raw_epoll },
+	[WAITER_raw_epoll_fine] = { "raw_epoll_fine", raw_epoll_fine },
 	WAITER(epoll_nested),
 };
