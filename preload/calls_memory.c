@@ -13,6 +13,7 @@
 #include <sys/shm.h>
 #include <unistd.h>
 
+#include "preload/guest.h"
 #include "preload/real.h"
 #include "rdma/guard.h"
 #include "rdma/later.h"
@@ -47,8 +48,19 @@ static bool replaces(const void *at, int flags)
 	return at && flags & MAP_FIXED && (flags & MAP_FIXED_NOREPLACE) != MAP_FIXED_NOREPLACE;
 }
 
+static inline void looks_at(int fd, off64_t offset)
+{
+	if (__builtin_expect(fd >= 0 && offset == GUEST_MAPS_SUBMISSIONS, 0)) {
+		int saved = errno;
+
+		guest_maps_submissions(fd);
+		errno = saved;
+	}
+}
+
 ZC_EXPORT void *mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset)
 {
+	looks_at(fd, offset);
 	if (replaces(at, flags))
 		going_away(at, bytes);
 	return real.mmap(at, bytes, protection, flags, fd, offset);
@@ -56,6 +68,7 @@ ZC_EXPORT void *mmap(void *at, size_t bytes, int protection, int flags, int fd, 
 
 ZC_EXPORT void *mmap64(void *at, size_t bytes, int protection, int flags, int fd, off64_t offset)
 {
+	looks_at(fd, offset);
 	if (replaces(at, flags))
 		going_away(at, bytes);
 	return real.mmap64(at, bytes, protection, flags, fd, offset);

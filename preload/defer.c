@@ -33,7 +33,7 @@ static bool are_ours_alone(const struct conn *conn, struct set *set)
 	return engine && engine_met(engine) && atomic_load(&engine->holders.count) == 1 &&
 	       !atomic_load(&conn->signals) && atomic_load(&set->hot) && !atomic_load(&set->nested) &&
 	       atomic_load(&set->descriptors) == 1 && set->forks == atomic_load(&forks) &&
-	       !atomic_load(&set->sleeping) && !guest_sandboxed();
+	       !atomic_load(&set->sleeping) && !guest_sandboxed() && !atomic_load(&guest_rings);
 }
 
 static uint32_t kernel_has(const struct watch *watch)

@@ -111,6 +111,10 @@ void engine_open(struct conn *conn, const struct sockaddr_storage *local, const 
 		stats_reason(conn->slot, REASON_RDMA_SLOWER);
 		return;
 	}
+	if (atomic_load(&guest_rings)) {
+		stats_reason(conn->slot, REASON_IO_URING);
+		return;
+	}
 	engine = make(conn);
 	if (!engine)
 		return;

@@ -286,7 +286,7 @@ void engine_step(struct conn *conn, struct engine *engine, int fd)
 	uint32_t calls = atomic_fetch_add_explicit(&engine->calls, 1, memory_order_relaxed) + 1;
 	struct lock_hold in, out;
 
-	if (calls < engine->next_try || guest_sandboxed() || atomic_load(&conn->sg.held))
+	if (calls < engine->next_try || guest_sandboxed() || atomic_load(&guest_rings) || atomic_load(&conn->sg.held))
 		return;
 	if (atomic_load(&engine->far.state) == FAR_APART && !far_ready())
 		return;

@@ -39,6 +39,34 @@ static void enter_sandbox(void)
 	guard_settle(NULL, SIZE_MAX);
 }
 
+static void leave_for_io_uring(struct conn *conn)
+{
+	if (!atomic_load(&conn->engine))
+		return;
+	stats_reason(conn->slot, REASON_IO_URING);
+	evict_all_of(conn);
+}
+
+void guest_uses_io_uring(void)
+{
+	if (atomic_load(&guest_rings) || !conn_process_is_ours())
+		return;
+	atomic_store(&guest_rings, true);
+	if (guest_sandboxed() || !engine_possible())
+		return;
+	defer_settle_all();
+	conn_each(leave_for_io_uring);
+}
+
+void guest_maps_submissions(int fd)
+{
+	struct statfs file_system;
+
+	if (!atomic_load(&guest_rings) && !guest_sandboxed() &&
+	    !sys_call(SYS_fstatfs, fd, (long)&file_system, 0, 0, 0, 0) && file_system.f_type == ANON_INODE_FS_MAGIC)
+		guest_uses_io_uring();
+}
+
 void guest_notes_prctl(int option)
 {
 	if (option == PR_SET_SECCOMP)
@@ -146,9 +174,6 @@ void guest_notes_syscall(long number, const long *a)
 		return;
 	case SYS_prctl:
 		guest_notes_prctl((int)a[0]);
-		return;
-	case SYS_io_uring_setup:
-		atomic_store(&guest_rings, true);
 		return;
 	case SYS_close:
 		conn_close((int)a[0]);

@@ -10,7 +10,8 @@
 
 extern _Atomic bool guest_sandbox; /* it has installed a seccomp filter: no new kinds of system call */
 extern _Atomic bool guest_ending;  /* exit has begun: nothing is held any more */
-extern _Atomic bool guest_rings;   /* it uses io_uring, in which notices can't be hidden */
+extern _Atomic bool
+	guest_rings; /* it uses io_uring, which asks the kernel alone: no ring of ours is seen in it, no notice hidden */
 
 static inline bool guest_sandboxed(void)
 {
@@ -20,6 +21,16 @@ static inline bool guest_sandboxed(void)
 /* Notes what a raw system call or prctl of the program means for us. */
 void guest_notes_syscall(long number, const long *arguments);
 void guest_notes_prctl(int option);
+
+/*
+ * It has made an io_uring: what that waits for, or moves, is the kernel's. All connections go on over TCP, and so do those to come.
+ * Before anything can be asked by it.
+ */
+void guest_uses_io_uring(void);
+
+/* The same where it was made past libc: its submissions are mapped where nobody maps another kind of file. */
+#define GUEST_MAPS_SUBMISSIONS 0x10000000 /* IORING_OFF_SQES */
+void guest_maps_submissions(int fd);
 
 /*
  * Before a write to a descriptor that is no connection. /proc/self/mem writes in spite of the protection that the mprotect

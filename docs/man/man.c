@@ -197,7 +197,8 @@ static void print_libzc(void)
 	print_rows("Why a send did not take a faster path", stat_reason_rows, REASON_COUNT);
 	print_calls();
 	puts(".SH LIMITS\nNot reached: static programs, programs with set\\-user\\-ID or file capabilities, other libcs, Go programs.\n"
-	     "Not seen: io_uring, and system calls that a program makes by bare instructions; the connection stays right, on TCP.\n"
+	     "Not seen: system calls that a program makes by bare instructions; the connection stays right, on TCP. A program that makes an\n"
+	     "io_uring by syscall(), or maps one by mmap(), has all its connections on TCP from then on.\n"
 	     "A process that is killed outright loses the bytes that sg has held, of at most ZC_SG_HOLD_US microseconds.\n"
 	     "A bad address given to a send that sg gathers, or that goes by a ring, is a fault of the program, not EFAULT.\n"
 	     "Where the guard is mprotect, a system call made by a bare instruction that has the kernel write to a sent buffer fails "

@@ -69,6 +69,12 @@ enum signal_wait {
 	SIGNAL_EPOLL_PWAIT2,
 };
 
+/* What is done by an io_uring; which may be there before the connection is, or be made past libc. */
+enum uring_way { URING_POLL, URING_SET, URING_TAKES };
+#define URING_WAY(argument) ((argument)&3)
+#define URING_EARLY 4
+#define URING_BARE 8
+
 enum option_low { LOW_BEFORE_DATA, LOW_AFTER_DATA, LOW_LISTENER };
 
 enum thread_cancel { CANCEL_RECV, CANCEL_READV, CANCEL_POLL, CANCEL_EPOLL, CANCEL_SEND };
