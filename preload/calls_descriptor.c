@@ -9,6 +9,7 @@
 #include <limits.h>
 #include <linux/close_range.h>
 #include <sys/ioctl.h>
+#include <unistd.h>
 
 #include "common/sys.h"
 #include "preload/engine.h"
@@ -17,6 +18,7 @@
 #include "preload/real.h"
 #include "preload/send.h"
 #include "preload/spare.h"
+#include "preload/stdio.h"
 #include "preload/watch.h"
 
 /* Before fd is closed or replaced. Signal-safe, errno kept. */
@@ -94,6 +96,14 @@ ZC_EXPORT void closefrom(int first)
 		real.closefrom(first);
 }
 
+/* After a call has made `to` what `fd` is. */
+static void duplicated(int fd, int to)
+{
+	conn_dup(fd, to);
+	if (__builtin_expect(to <= STDERR_FILENO, 0))
+		stdio_gets(to);
+}
+
 ZC_EXPORT int dup(int fd)
 {
 	int to = table_is_own(fd) ? -1 : SPARE_CALL(real.dup(fd));
@@ -101,7 +111,7 @@ ZC_EXPORT int dup(int fd)
 	sg_before_wait();
 	if (to >= 0) {
 		closing(to);
-		conn_dup(fd, to);
+		duplicated(fd, to);
 	}
 	return to;
 }
@@ -132,7 +142,7 @@ ZC_EXPORT int dup2(int fd, int to)
 		closing(to);
 	rc = real.dup2(fd, to);
 	if (rc >= 0 && fd != to)
-		conn_dup(fd, to);
+		duplicated(fd, to);
 	return rc;
 }
 
@@ -146,7 +156,7 @@ ZC_EXPORT int dup3(int fd, int to, int flags)
 		closing(to);
 	rc = real.dup3(fd, to, flags);
 	if (rc >= 0)
-		conn_dup(fd, to);
+		duplicated(fd, to);
 	return rc;
 }
 
@@ -177,7 +187,7 @@ static int after_fcntl(int fd, int command, long argument, int rc)
 		return rc;
 	if (duplicates(command)) {
 		closing(rc);
-		conn_dup(fd, rc);
+		duplicated(fd, rc);
 	} else if (conn && command == F_SETFD && !(argument & FD_CLOEXEC)) {
 		conn->handed = true;
 	} else if (conn && command == F_SETFL && argument & O_ASYNC) {
