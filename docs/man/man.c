@@ -168,6 +168,7 @@ static void print_calls(void)
 #define ZC_NORETURN(name, params, args) #name,
 #define ZC_VARIADIC(ret, name, params) #name,
 #define ZC_JUMP(ret, name, params) #name,
+#define ZC_ALIAS(ret, name, of, params, args) #name,
 #include "preload/calls.def"
 	};
 

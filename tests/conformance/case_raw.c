@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* What programs ask of the kernel by syscall(), where bytes may have come another way: unread bytes, duplicates, times that are left. */
+/*
+ * What programs ask of the kernel by syscall(), or by other names of libc's, where bytes may have come another way: unread bytes,
+ * duplicates, times that are left.
+ */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <string.h>
@@ -64,6 +67,47 @@ void raw_dup(struct end *end, long bytes)
 	take_pattern(twin, (size_t)bytes, 6, TURNS * 10 + (uint64_t)bytes);
 	give_pattern(twin, (size_t)bytes, 7, TURNS * 10);
 	MUST(close(twin));
+}
+
+extern int __poll(struct pollfd *fds, nfds_t count, int timeout);
+extern int __select(int count, fd_set *in, fd_set *out, fd_set *except, struct timeval *timeout);
+extern int __dup2(int fd, int to);
+extern int __fcntl(int fd, int command, ...);
+extern int __close(int fd);
+
+/* Each byte is waited for and taken by another number, while the others are closed. */
+void raw_aliases(struct end *end, long argument)
+{
+	struct timeval time = { 20, 0 };
+	int twin, third;
+	fd_set in;
+	char byte;
+
+	meet(end);
+	warm_up(end);
+	if (!end->server) {
+		for (int i = 0; i < 3; i++) {
+			give(end->fd, "x", 1);
+			await(end, "taken");
+		}
+		CALL(recv(end->fd, &byte, 1, 0));
+		return;
+	}
+	CALL(__poll(&(struct pollfd){ .fd = end->fd, .events = POLLIN }, 1, 20000));
+	CALL(recv(end->fd, &byte, 1, MSG_DONTWAIT));
+	tell(end, "taken");
+	twin = (int)CALL(__dup2(end->fd, 200));
+	CALL(__close(end->fd));
+	FD_ZERO(&in);
+	FD_SET(twin, &in);
+	CALL(__select(twin + 1, &in, NULL, NULL, &time));
+	CALL(recv(twin, &byte, 1, MSG_DONTWAIT));
+	tell(end, "taken");
+	third = (int)CALL(__fcntl(twin, F_DUPFD, 300));
+	CALL(__close(twin));
+	CALL(recv(third, &byte, 1, 0));
+	tell(end, "taken");
+	CALL(__close(third));
 }
 
 static void note_left(long sec, long fraction)

@@ -37,7 +37,7 @@ def sources(*suffixes):
 
 def calls():
     text = (SOURCE / "preload/calls.def").read_text()
-    names = re.findall(r"^ZC_(?:CALL|POINTER|VARIADIC|JUMP)\([^,]+,\s*(\w+),", text, re.M)
+    names = re.findall(r"^ZC_(?:CALL|POINTER|VARIADIC|JUMP|ALIAS)\([^,]+,\s*(\w+),", text, re.M)
     return set(names + re.findall(r"^ZC_(?:VOID|NORETURN)\((\w+),", text, re.M))
 
 
