@@ -2,7 +2,8 @@
 """Node under the library: its HTTP server (memory, streams, echo, a fetch from itself) and its HTTP client (libuv, epoll)."""
 import json
 
-from apps import PROGRAMS, need
+import pytest
+from apps import BETWEEN_HOSTS, PROGRAMS, need
 from bodies import SIZES
 
 
@@ -32,3 +33,15 @@ def test_client_and_server_exchange_bodies(pairing):
             if "no lane was taken" not in str(error):
                 raise
     return exchange(pairing)
+
+
+@pytest.mark.skipif(BETWEEN_HOSTS, reason="as anywhere else: the connection is TCP")
+def test_io_uring_registers_connections(bench, path):
+    # libuv registers its connections by io_uring then, and goes on by libc: nobody hears what comes by a ring.
+    asked = {"UV_USE_IO_URING": "1"}
+    bodies = bench.bodies()
+    server = bench.start(lambda port: [need("node"), PROGRAMS / "node_server.js", port, bodies], path, env=asked)
+    for client_path in (path, None):
+        client = bench.run([need("node"), PROGRAMS / "node_client.js", server.port, bodies], client_path, env=asked)
+        assert json.loads(client.output)["verified"] == 2 * len(SIZES)
+    server.end()
