@@ -19,6 +19,7 @@
 #include "common/settings.h"
 
 #define COMPARE_REPEAT_MAX 1000
+#define RUNS_FOR_VERDICT 3
 #define LAB_SERVER_ADDRESS "10.9.0.2" /* docs/lab.md: who connects to it is on the other host */
 
 /* What was asked for ------------------------------------------------------------------------------------------------ */
@@ -103,6 +104,11 @@ enum verdict {
 	VERDICT_FAILED
 };
 
+/* The rounds that a path and the baseline have both run. */
+struct rounds {
+	size_t all, better, worse;
+};
+
 struct path_result {
 	enum zc_path path;
 	struct run *run; /* owned */
@@ -110,6 +116,8 @@ struct path_result {
 	struct summary value, cpu_gb, cpu;
 	enum verdict verdict;
 	double change; /* of the median against the baseline's, 0.1 is 10 % better */
+	struct rounds rounds;
+	bool by_rounds; /* the verdict: the spreads alone would not have told */
 	struct stats_sum sum;
 	json_t *statistics; /* owned; read back from JSON, in place of the sum */
 	char *explanation;  /* owned */
@@ -135,8 +143,16 @@ struct run *comparison_add(struct path_result *result);
 struct summary summary_of(double *values, size_t count);
 /* Computes summaries, verdicts, winner and conclusion from the runs. Returns 0 or -ENOMEM. */
 int comparison_judge(struct comparison *comparison);
+/* Returns 1 if a is better than b, beyond the spreads or by the rounds, -1 if it is worse, 0 if that can't be told. */
+int path_compare(const struct comparison *comparison, const struct path_result *a, const struct path_result *b);
+/* Returns whether the median is the better one. */
+bool path_has_lead(const struct comparison *comparison, const struct path_result *a, const struct path_result *b);
+/* compare_conclude.c: sets winner and conclusion from the verdicts. Returns 0 or -ENOMEM. */
+int comparison_conclude(struct comparison *comparison);
 const char *verdict_text(const struct comparison *comparison, const struct path_result *result, char *out,
 			 size_t bytes);
+/* How paths are told apart, in words. */
+extern const char verdict_rule[];
 /* Says what the spread is. */
 const char *spread_name(const struct comparison *comparison);
 

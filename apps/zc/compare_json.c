@@ -83,6 +83,8 @@ static json_t *path_json(const struct comparison *comparison, const struct path_
 	json_object_set_new(out, "path", json_string(path_name(result->path)));
 	json_object_set_new(out, "verdict", json_string(verdict_text(comparison, result, text, sizeof(text))));
 	json_object_set_new(out, "change", number(result->change));
+	json_object_set_new(out, "rounds_better", json_integer((json_int_t)result->rounds.better));
+	json_object_set_new(out, "rounds_worse", json_integer((json_int_t)result->rounds.worse));
 	json_object_set_new(out, "failures", json_integer((json_int_t)result->failures));
 	json_object_set_new(out, "value", summary_json(&result->value));
 	json_object_set_new(out, "cpu_s", summary_json(&result->cpu));
@@ -106,13 +108,13 @@ static json_t *comparison_json(const struct comparison *comparison)
 		json_array_append_new(paths, path_json(comparison, &comparison->path[i]));
 	if (comparison->winner >= 0)
 		winner = json_string(path_name(comparison->path[comparison->winner].path));
-	return json_pack("{s:s, s:s, s:s, s:s, s:s, s:b, s:s, s:s, s:s, s:i, s:s, s:o, s:s, s:O, s:o}", "name",
+	return json_pack("{s:s, s:s, s:s, s:s, s:s, s:b, s:s, s:s, s:s, s:i, s:s, s:o, s:s, s:s, s:O, s:o}", "name",
 			 comparison->name, "server", comparison->server, "client", comparison->client, "unit",
 			 comparison->unit, "metric", comparison->metric, "higher_is_better", comparison->higher,
 			 "bytes_source", comparison->bytes_source, "cpu_source", comparison->cpu_source, "preload",
 			 comparison->preload, "repeat", (int)comparison->repeat, "conclusion", comparison->conclusion,
-			 "winner", winner, "spread", spread_name(comparison), "environment", comparison->environment,
-			 "paths", paths);
+			 "winner", winner, "spread", spread_name(comparison), "rule", verdict_rule, "environment",
+			 comparison->environment, "paths", paths);
 }
 
 int json_print(FILE *out, const struct comparison *list, size_t count)

@@ -2,19 +2,27 @@
 /*
  * Which path is better, and whether that can be said. Two paths differ when their spreads do not overlap: from the least to
  * the greatest below ten runs (with five of each, chance alone does that once in 126 times), between the quartiles from
- * ten on. Everything else is "no difference", whatever the medians look like.
+ * ten on. They differ also when one was better in so many rounds that chance alone would do that less than once in a
+ * hundred times (the sign test, of both sides), and the medians say the same: the paths of a round share the machine's moment,
+ * a drift from round to round widens the spreads and takes nothing from that. It takes eight rounds at least. Of everything
+ * else is said that it is within the spread, whatever the medians look like: that there is no difference is not shown by it.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "apps/zc/compare.h"
 
 #define RUNS_FOR_QUARTILES 10
-#define RUNS_FOR_VERDICT 3
+#define CHANCE_MAX 0.01
+
+const char verdict_rule[] =
+	"A path is better or worse than another if their spreads (least and greatest run; quartiles from ten runs on) do not "
+	"overlap, or if it was so in that many of the rounds that both have run that chance does it less than once in a hundred "
+	"times (sign test, both sides: eight of eight, 41 of 60) and the medians agree. Within the spread means that neither can "
+	"be told, not that there is no difference.";
 
 static int ascending(const void *a, const void *b)
 {
@@ -86,28 +94,87 @@ static int summarise(const struct path_result *result, double (*of)(const struct
 	return 0;
 }
 
-/* Returns 1 if a is better than b beyond their spreads, -1 if it is worse, 0 if that can't be told. */
-static int compare(const struct comparison *comparison, const struct path_result *a, const struct path_result *b)
+bool path_has_lead(const struct comparison *comparison, const struct path_result *a, const struct path_result *b)
+{
+	return comparison->higher ? a->value.median > b->value.median : a->value.median < b->value.median;
+}
+
+/* Counts the rounds that both have run; runs are in the order of the rounds. */
+static struct rounds count_rounds(const struct comparison *comparison, const struct path_result *a,
+				  const struct path_result *b)
+{
+	struct rounds out = { 0 };
+
+	for (size_t i = 0, k = 0; i < a->runs && k < b->runs;) {
+		const struct run *one = &a->run[i], *other = &b->run[k];
+
+		i += one->round <= other->round;
+		k += other->round <= one->round;
+		if (one->round != other->round || one->failed || other->failed)
+			continue;
+		out.all++;
+		out.better += comparison->higher ? one->value > other->value : one->value < other->value;
+		out.worse += comparison->higher ? one->value < other->value : one->value > other->value;
+	}
+	return out;
+}
+
+/* Returns how often chance alone makes the rounds at least as one-sided, to either side. Equal ones tell nothing. */
+static double chance_of(const struct rounds *rounds)
+{
+	size_t count = rounds->better + rounds->worse;
+	size_t fewer = rounds->better < rounds->worse ? rounds->better : rounds->worse;
+	double term = 1.0, chance = 0.0;
+
+	for (size_t i = 0; i < count; i++)
+		term /= 2.0; /* of a thousand rounds: still a number */
+	for (size_t k = 0; k <= fewer; k++) {
+		chance += term;
+		term *= (double)(count - k) / (double)(k + 1);
+	}
+	return 2.0 * chance;
+}
+
+/* Returns 1 if a is better than b by the rounds, -1 if it is worse, 0 if that can't be told. */
+static int compare_rounds(const struct comparison *comparison, const struct path_result *a, const struct path_result *b)
+{
+	struct rounds rounds = count_rounds(comparison, a, b);
+
+	if (chance_of(&rounds) >= CHANCE_MAX)
+		return 0;
+	if (rounds.better > rounds.worse)
+		return path_has_lead(comparison, a, b);
+	return path_has_lead(comparison, b, a) ? -1 : 0;
+}
+
+/* The same by the spreads. */
+static int compare_spreads(const struct comparison *comparison, const struct path_result *a,
+			   const struct path_result *b)
 {
 	int sign = comparison->higher ? 1 : -1;
 
-	if (a->value.count < RUNS_FOR_VERDICT || b->value.count < RUNS_FOR_VERDICT)
-		return 0;
 	if (a->value.low > b->value.high)
 		return sign;
 	return a->value.high < b->value.low ? -sign : 0;
 }
 
-static bool has_lead(const struct comparison *comparison, const struct path_result *a, const struct path_result *b)
+int path_compare(const struct comparison *comparison, const struct path_result *a, const struct path_result *b)
 {
-	return comparison->higher ? a->value.median > b->value.median : a->value.median < b->value.median;
+	int better;
+
+	if (a->value.count < RUNS_FOR_VERDICT || b->value.count < RUNS_FOR_VERDICT)
+		return 0;
+	better = compare_spreads(comparison, a, b);
+	return better ? better : compare_rounds(comparison, a, b);
 }
 
 static void judge_path(const struct comparison *comparison, struct path_result *result)
 {
 	const struct path_result *base = &comparison->path[comparison->baseline];
-	int better = compare(comparison, result, base);
+	int better = path_compare(comparison, result, base);
 
+	result->rounds = count_rounds(comparison, result, base);
+	result->by_rounds = better && !compare_spreads(comparison, result, base);
 	result->change = base->value.median > 0.0 && result->value.count ?
 				 (comparison->higher ? result->value.median / base->value.median :
 						       base->value.median / result->value.median) -
@@ -135,92 +202,20 @@ const char *verdict_text(const struct comparison *comparison, const struct path_
 		return out;
 	case VERDICT_BETTER:
 	case VERDICT_WORSE:
-		snprintf(out, bytes, "%+.1f %%", 100.0 * result->change);
+		if (result->by_rounds)
+			snprintf(out, bytes, "%+.1f %%, %zu/%zu rounds", 100.0 * result->change,
+				 result->verdict == VERDICT_BETTER ? result->rounds.better : result->rounds.worse,
+				 result->rounds.all);
+		else
+			snprintf(out, bytes, "%+.1f %%", 100.0 * result->change);
 		return out;
 	case VERDICT_SAME:
-		return "no difference";
+		return "within the spread";
 	case VERDICT_FEW:
 		return "too few runs to tell";
 	default:
 		return "-";
 	}
-}
-
-/* Returns the path with the best median among those without failures, -1 if there is none. */
-static int leader(const struct comparison *comparison)
-{
-	int best = -1;
-
-	for (size_t i = 0; i < comparison->paths; i++) {
-		const struct path_result *result = &comparison->path[i];
-
-		if (result->failures || !result->value.count)
-			continue;
-		if (best < 0 || has_lead(comparison, result, &comparison->path[best]))
-			best = (int)i;
-	}
-	return best;
-}
-
-/* Writes the names of the paths that can't be told apart from the best one, the best one first. Returns how many. */
-static int list_equals(const struct comparison *comparison, int best, char *out, size_t bytes)
-{
-	size_t used = (size_t)snprintf(out, bytes, "%s", path_name(comparison->path[best].path));
-	int count = 1;
-
-	for (size_t i = 0; i < comparison->paths; i++) {
-		const struct path_result *result = &comparison->path[i];
-
-		if ((int)i == best || result->failures || !result->value.count ||
-		    compare(comparison, &comparison->path[best], result))
-			continue;
-		count++;
-		if (used < bytes)
-			used += (size_t)snprintf(out + used, bytes - used, ", %s", path_name(result->path));
-	}
-	return count;
-}
-
-static int conclude(struct comparison *comparison, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static int conclude(struct comparison *comparison, const char *format, ...)
-{
-	va_list list;
-	int rc;
-
-	free(comparison->conclusion);
-	va_start(list, format);
-	rc = vasprintf(&comparison->conclusion, format, list);
-	va_end(list);
-	if (rc < 0)
-		comparison->conclusion = NULL;
-	return rc < 0 ? -ENOMEM : 0;
-}
-
-static int find_winner(struct comparison *comparison)
-{
-	const struct path_result *base = &comparison->path[comparison->baseline];
-	const char *base_name = path_name(base->path);
-	int best = leader(comparison), equals;
-	char names[128];
-
-	comparison->winner = -1;
-	if (best < 0)
-		return conclude(comparison, "No path ran without failures.");
-	if (comparison->path[best].value.count < RUNS_FOR_VERDICT)
-		return conclude(comparison, "No winner: %d runs at least are needed to tell.", RUNS_FOR_VERDICT);
-	equals = list_equals(comparison, best, names, sizeof(names));
-	if (equals == 1 && comparison->paths > 1) {
-		comparison->winner = best;
-		if (&comparison->path[best] == base || base->failures || !base->value.count)
-			return conclude(comparison, "Winner: %s.", names);
-		return conclude(comparison, "Winner: %s, %.2f times %s.", names, 1.0 + comparison->path[best].change,
-				base_name);
-	}
-	if (comparison->paths == 1)
-		return conclude(comparison, "One path only: nothing to compare.");
-	if (!base->failures && base->value.count && !compare(comparison, &comparison->path[best], base))
-		return conclude(comparison, "No difference: nothing is better than %s beyond the spread.", base_name);
-	return conclude(comparison, "No single winner: no difference between the best, %s.", names);
 }
 
 int comparison_judge(struct comparison *comparison)
@@ -246,5 +241,5 @@ int comparison_judge(struct comparison *comparison)
 	}
 	for (size_t i = 0; i < comparison->paths; i++)
 		judge_path(comparison, &comparison->path[i]);
-	return find_winner(comparison);
+	return comparison_conclude(comparison);
 }

@@ -64,10 +64,10 @@ static const char *ratio_text(const struct path_result *result, char *out, size_
 		mark = " ?";
 		break;
 	case VERDICT_BETTER:
-		mark = " +";
+		mark = result->by_rounds ? " +r" : " +";
 		break;
 	case VERDICT_WORSE:
-		mark = " -";
+		mark = result->by_rounds ? " -r" : " -";
 		break;
 	}
 	snprintf(out, bytes, "%.2f%s", 1.0 + result->change, mark);
@@ -111,7 +111,8 @@ void table_summary(FILE *out, const struct comparison *list, size_t count)
 		"CPU s/GB");
 	for (size_t i = 0; i < count; i++)
 		print_comparison(out, &list[i]);
-	fputs("ratio: to the baseline's median, above 1 is better: + better, - worse, = no difference beyond the spreads, ? too few\n"
-	      "runs to tell. spread: least and greatest run; quartiles from ten runs on. CPU s/GB: seconds of CPU of both ends.\n",
+	fputs("ratio: to the baseline's median, above 1 is better: + better, - worse (r: by the rounds, one by one), = within the\n"
+	      "spread of the runs, ? too few runs to tell. spread: least and greatest run; quartiles from ten runs on. CPU s/GB: seconds\n"
+	      "of CPU of both ends.\n",
 	      out);
 }

@@ -54,7 +54,7 @@ static void print_row(FILE *out, const struct comparison *comparison, const stru
 	fprintf(out, "  %-9s", path_name(result->path));
 	print_median(out, &result->value, 12);
 	print_spread(out, &result->value, 23);
-	fprintf(out, "  %-21s", verdict_text(comparison, result, text, sizeof(text)));
+	fprintf(out, "  %-24s", verdict_text(comparison, result, text, sizeof(text)));
 	print_median(out, &result->cpu_gb, 10);
 	print_spread(out, &result->cpu_gb, 17);
 	fputc('\n', out);
@@ -105,7 +105,7 @@ void table_print(FILE *out, const struct comparison *comparison)
 	fprintf(out, "  %s, %s is better; %u runs of each path, interleaved\n\n", comparison->unit,
 		comparison->higher ? "higher" : "lower", comparison->repeat);
 	snprintf(against, sizeof(against), "against %s", base);
-	fprintf(out, "  %-9s  %12s  %23s  %-21s  %10s  %17s\n", "path", "median", spread_name(comparison), against,
+	fprintf(out, "  %-9s  %12s  %23s  %-24s  %10s  %17s\n", "path", "median", spread_name(comparison), against,
 		"CPU s/GB", spread_name(comparison));
 	for (size_t i = 0; i < comparison->paths; i++)
 		print_row(out, comparison, &comparison->path[i]);

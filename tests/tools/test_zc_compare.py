@@ -100,7 +100,7 @@ def test_table(outcome):
     assert f"\n  Winner: sg, {150 / 100:.2f} times tcp.\n" in text
     found = {line.split()[0]: line for line in text.splitlines()[3:8]}
     assert set(found) == {"path", *FIGURES} and set(rows) == set(FIGURES)
-    for name, said in {"tcp": "baseline", "copy": "no difference", "sg": "+50.0 %", "auto": "-50.0 %"}.items():
+    for name, said in {"tcp": "baseline", "copy": "within the spread", "sg": "+50.0 %", "auto": "-50.0 %"}.items():
         median, low, high = statistics.median(FIGURES[name]), min(FIGURES[name]), max(FIGURES[name])
         words = [show(median), show(low), "-", show(high), *said.split()]
         assert found[name].split()[1:1 + len(words)] == words
