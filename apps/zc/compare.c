@@ -43,7 +43,7 @@ struct run *comparison_add(struct path_result *result)
 	if (!more)
 		return NULL;
 	result->run = more;
-	more[result->runs] = (struct run){ .bytes = NAN };
+	more[result->runs] = (struct run){ .bytes = NAN, .payload_min = NAN, .payload_max = NAN };
 	return &more[result->runs++];
 }
 
@@ -89,7 +89,7 @@ static const char *metric_words(const struct compare_options *options, char *out
 static const char *bytes_words(const struct compare_options *options)
 {
 	if (options->bytes.kind != EXTRACT_NONE)
-		return "as told by the client";
+		return BYTES_TOLD;
 	if (options->lab)
 		return "through the interfaces between the lab's hosts during the client's run, headers and RDMA's packets "
 		       "included";

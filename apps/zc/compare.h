@@ -76,8 +76,10 @@ struct run {
 	double value;
 	double wall_s; /* of the client */
 	double cpu_server_s, cpu_client_s;
-	double bytes;  /* NAN: not known */
-	char *failure; /* owned; NULL if it went well */
+	double bytes; /* as bytes_source says; NAN: not known */
+	double payload_min,
+		payload_max; /* what the programs themselves have moved lies between these; NAN: not known */
+	char *failure;	     /* owned; NULL if it went well */
 };
 
 /* Statistics of all runs of a path, summed over their processes. */
@@ -92,6 +94,13 @@ struct summary {
 	size_t count;
 	double median, q1, q3, min, max;
 	double low, high; /* the spread by which paths are told apart */
+};
+
+/* What CPU seconds are divided by. */
+enum divisor {
+	DIVISOR_RUN,	 /* nothing is common to all paths: seconds of a run */
+	DIVISOR_TOLD,	 /* each run's own bytes, as the client tells them */
+	DIVISOR_PAYLOAD, /* one number of bytes, which all runs have moved */
 };
 
 enum verdict {
@@ -113,7 +122,7 @@ struct path_result {
 	enum zc_path path;
 	struct run *run; /* owned */
 	size_t runs, failures;
-	struct summary value, cpu_gb, cpu;
+	struct summary value, cpu_gb, cpu; /* cpu_gb: none where the divisor is a run */
 	enum verdict verdict;
 	double change; /* of the median against the baseline's, 0.1 is 10 % better */
 	struct rounds rounds;
@@ -127,6 +136,8 @@ struct comparison {
 	char *name, *server, *client, *unit, *metric, *bytes_source, *cpu_source, *preload; /* owned */
 	bool higher;
 	unsigned int repeat;
+	enum divisor divisor;
+	double payload;	     /* of a run, where it is the divisor */
 	json_t *environment; /* an object of strings */
 	struct path_result path[PATH_COUNT];
 	size_t paths, baseline;
@@ -147,6 +158,14 @@ int comparison_judge(struct comparison *comparison);
 int path_compare(const struct comparison *comparison, const struct path_result *a, const struct path_result *b);
 /* Returns whether the median is the better one. */
 bool path_has_lead(const struct comparison *comparison, const struct path_result *a, const struct path_result *b);
+/* compare_divisor.c: finds what CPU seconds are divided by, the same for all paths. Returns 0 or -ENOMEM. */
+#define BYTES_TOLD "as told by the client"
+int comparison_divide(struct comparison *comparison);
+/* Returns a run's CPU seconds, of both ends, by that divisor; NAN: not known. */
+double run_cpu(const struct comparison *comparison, const struct run *run);
+const struct summary *path_cpu(const struct comparison *comparison, const struct path_result *result);
+const char *divisor_name(const struct comparison *comparison);
+const char *divisor_source(const struct comparison *comparison);
 /* compare_conclude.c: sets winner and conclusion from the verdicts. Returns 0 or -ENOMEM. */
 int comparison_conclude(struct comparison *comparison);
 const char *verdict_text(const struct comparison *comparison, const struct path_result *result, char *out,

@@ -42,6 +42,8 @@ static void print_run(FILE *out, const struct comparison *comparison, const stru
 	print_number(out, run->failed ? NAN : run->bytes);
 	fputc(',', out);
 	print_text(out, comparison->bytes_source);
+	print_number(out, run->failed ? NAN : run->payload_min);
+	print_number(out, run->failed ? NAN : run->payload_max);
 	fputc(',', out);
 	print_text(out, run->failure ? run->failure : "");
 }
@@ -65,7 +67,8 @@ void csv_print(FILE *out, const struct comparison *list, size_t count)
 
 	for (size_t i = 0; i < count; i++)
 		json_object_update_missing(keys, list[i].environment);
-	fputs("name,path,round,order,status,value,unit,better,wall_s,cpu_server_s,cpu_client_s,bytes,bytes_source,failure",
+	fputs("name,path,round,order,status,value,unit,better,wall_s,cpu_server_s,cpu_client_s,bytes,bytes_source,payload_min,"
+	      "payload_max,failure",
 	      out);
 	print_environment(out, keys, NULL);
 	fputs("\r\n", out);

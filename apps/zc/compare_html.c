@@ -84,9 +84,9 @@ static void table(FILE *out, const struct comparison *comparison)
 
 	fputs("<table><tr><th>path</th><th>median, ", out);
 	html_text(out, comparison->unit);
-	fprintf(out, "</th><th>%s</th><th>against %s</th><th>CPU s/GB</th><th>%s</th><th>CPU s a run</th></tr>\n",
-		spread_name(comparison), path_name(comparison->path[comparison->baseline].path),
-		spread_name(comparison));
+	fprintf(out, "</th><th>%s</th><th>against %s</th><th>%s</th><th>%s</th>%s</tr>\n", spread_name(comparison),
+		path_name(comparison->path[comparison->baseline].path), divisor_name(comparison),
+		spread_name(comparison), comparison->divisor == DIVISOR_RUN ? "" : "<th>CPU s a run</th>");
 	for (size_t i = 0; i < comparison->paths; i++) {
 		const struct path_result *result = &comparison->path[i];
 
@@ -94,8 +94,9 @@ static void table(FILE *out, const struct comparison *comparison)
 		cell(out, "left", path_name(result->path));
 		summary_cells(out, &result->value);
 		cell(out, verdict_class(result->verdict), verdict_text(comparison, result, text, sizeof(text)));
-		summary_cells(out, &result->cpu_gb);
-		cell(out, "", result->cpu.count ? figure_text(result->cpu.median, text, sizeof(text)) : "-");
+		summary_cells(out, path_cpu(comparison, result));
+		if (comparison->divisor != DIVISOR_RUN)
+			cell(out, "", result->cpu.count ? figure_text(result->cpu.median, text, sizeof(text)) : "-");
 		fputs("</tr>\n", out);
 	}
 	fputs("</table>\n", out);
@@ -157,8 +158,8 @@ static void section(FILE *out, const struct comparison *comparison, size_t numbe
 	table(out, comparison);
 	fputs("<p class='dim'>CPU: ", out);
 	html_text(out, comparison->cpu_source);
-	fputs(". Bytes: ", out);
-	html_text(out, comparison->bytes_source);
+	fputs(". GB: ", out);
+	html_text(out, divisor_source(comparison));
 	fputs(". Bars reach to the median, whiskers over the spread, dots are single runs.</p>\n", out);
 	explanations(out, comparison);
 	environment(out, comparison);

@@ -44,6 +44,8 @@ static json_t *run_json(const struct run *run)
 	json_object_set_new(out, "cpu_server_s", number(run->cpu_server_s));
 	json_object_set_new(out, "cpu_client_s", number(run->cpu_client_s));
 	json_object_set_new(out, "bytes", number(run->bytes));
+	json_object_set_new(out, "payload_min", number(run->payload_min));
+	json_object_set_new(out, "payload_max", number(run->payload_max));
 	return out;
 }
 
@@ -108,13 +110,14 @@ static json_t *comparison_json(const struct comparison *comparison)
 		json_array_append_new(paths, path_json(comparison, &comparison->path[i]));
 	if (comparison->winner >= 0)
 		winner = json_string(path_name(comparison->path[comparison->winner].path));
-	return json_pack("{s:s, s:s, s:s, s:s, s:s, s:b, s:s, s:s, s:s, s:i, s:s, s:o, s:s, s:s, s:O, s:o}", "name",
-			 comparison->name, "server", comparison->server, "client", comparison->client, "unit",
+	return json_pack("{s:s, s:s, s:s, s:s, s:s, s:b, s:s, s:s, s:s, s:s, s:i, s:s, s:o, s:s, s:s, s:O, s:o}",
+			 "name", comparison->name, "server", comparison->server, "client", comparison->client, "unit",
 			 comparison->unit, "metric", comparison->metric, "higher_is_better", comparison->higher,
-			 "bytes_source", comparison->bytes_source, "cpu_source", comparison->cpu_source, "preload",
-			 comparison->preload, "repeat", (int)comparison->repeat, "conclusion", comparison->conclusion,
-			 "winner", winner, "spread", spread_name(comparison), "rule", verdict_rule, "environment",
-			 comparison->environment, "paths", paths);
+			 "bytes_source", comparison->bytes_source, "gb_source", divisor_source(comparison),
+			 "cpu_source", comparison->cpu_source, "preload", comparison->preload, "repeat",
+			 (int)comparison->repeat, "conclusion", comparison->conclusion, "winner", winner, "spread",
+			 spread_name(comparison), "rule", verdict_rule, "environment", comparison->environment, "paths",
+			 paths);
 }
 
 int json_print(FILE *out, const struct comparison *list, size_t count)
@@ -168,6 +171,8 @@ static bool take_run(const json_t *from, struct path_result *result)
 	run->cpu_server_s = take_number(from, "cpu_server_s");
 	run->cpu_client_s = take_number(from, "cpu_client_s");
 	run->bytes = take_number(from, "bytes");
+	run->payload_min = take_number(from, "payload_min");
+	run->payload_max = take_number(from, "payload_max");
 	if (run->failed)
 		return take_text(from, "failure", &run->failure);
 	return isfinite(run->value);

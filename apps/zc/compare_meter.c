@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -141,19 +142,24 @@ double meter_cpu(const struct meter *meter, pid_t root)
 	return seconds;
 }
 
-double interface_bytes(void)
+struct traffic interface_traffic(void)
 {
 	FILE *file = fopen("/proc/self/net/dev", "re");
 	char line[512], name[64];
-	unsigned long long received, sent;
-	double sum = 0.0;
+	unsigned long long in, in_packets, out, out_packets;
+	struct traffic sum = { 0 };
 
 	if (!file)
-		return NAN;
+		return (struct traffic){ NAN, NAN };
 	while (fgets(line, sizeof(line), file)) {
-		if (sscanf(line, " %63[^:]: %llu %*u %*u %*u %*u %*u %*u %*u %llu", name, &received, &sent) != 3)
+		bool once;
+
+		if (sscanf(line, " %63[^:]: %llu %llu %*u %*u %*u %*u %*u %*u %llu %llu", name, &in, &in_packets, &out,
+			   &out_packets) != 5)
 			continue;
-		sum += (double)received + (strcmp(name, "lo") ? (double)sent : 0.0);
+		once = !strcmp(name, "lo");
+		sum.bytes += (double)in + (once ? 0.0 : (double)out);
+		sum.packets += (double)in_packets + (once ? 0.0 : (double)out_packets);
 	}
 	fclose(file);
 	return sum;

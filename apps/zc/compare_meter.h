@@ -24,7 +24,11 @@ double meter_cpu(const struct meter *meter, pid_t root);
 /* Kills all that is in the group, at once. Returns 0, or -errno where that can't be done. */
 int meter_kill(const struct meter *meter);
 
-/* Returns the bytes received by all interfaces and sent by all but the loopback; NAN if the kernel does not say. */
-double interface_bytes(void);
+struct traffic {
+	double bytes, packets;
+};
+
+/* Returns what was received by all interfaces and sent by all but the loopback; NAN if the kernel does not say. */
+struct traffic interface_traffic(void);
 
 #endif

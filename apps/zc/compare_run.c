@@ -24,6 +24,9 @@
 #include "common/clock.h"
 
 #define OUTPUT_BYTES_MAX (64u << 20)
+/* Of a packet of TCP: IPv4 without options on the loopback interface, and IPv6 with timestamps and Ethernet's own. */
+#define HEADER_BYTES_MIN 40.0
+#define HEADER_BYTES_MAX 86.0
 #define BACKOFF_FIRST_NS NS_PER_MS
 #define BACKOFF_MAX_NS (32 * NS_PER_MS)
 
@@ -330,22 +333,49 @@ static void take_figures(struct one *one, double through_interfaces)
 }
 
 /* What rings have carried so far in this run: no interface has seen it, unless they are between hosts. */
-static double through_rings(const struct one *one)
+static double through_rings(const struct one *one, const struct stats_sum *sum)
 {
-	struct stats_sum sum = { 0 };
-
-	if (one->bench->options->bytes.kind != EXTRACT_NONE || one->bench->options->lab)
+	if (one->bench->options->lab)
 		return 0.0;
-	stats_sum_add(&sum, one->stats);
-	return (double)(sum.all.path[PATH_BSDP].counter[STAT_PATH_BYTES] +
-			sum.all.path[PATH_ZSDP].counter[STAT_PATH_BYTES] +
-			sum.all.path[PATH_AZSDP].counter[STAT_PATH_BYTES]);
+	return (double)(sum->all.path[PATH_BSDP].counter[STAT_PATH_BYTES] +
+			sum->all.path[PATH_ZSDP].counter[STAT_PATH_BYTES] +
+			sum->all.path[PATH_AZSDP].counter[STAT_PATH_BYTES]);
+}
+
+/* Notes what the programs themselves have moved: by the library where it is, else by what headers leave of the packets. */
+static void take_payload(struct one *one, const struct stats_sum *sum, const struct traffic *traffic)
+{
+	const struct compare_options *options = one->bench->options;
+	double sent = 0.0, received = (double)sum->all.counter[STAT_CONN_RECV_BYTES];
+
+	if (one->path == PATH_TCP) {
+		one->run->payload_min = traffic->bytes - HEADER_BYTES_MAX * traffic->packets;
+		one->run->payload_max = traffic->bytes - HEADER_BYTES_MIN * traffic->packets;
+		return;
+	}
+	for (int p = 0; p < PATH_COUNT; p++)
+		sent += (double)sum->all.path[p].counter[STAT_PATH_BYTES];
+	if (!options->preload_server || !options->preload_client)
+		sent += received; /* what the other end has sent */
+	else if (received > 1.05 * sent)
+		return; /* somebody has sent who is out of reach */
+	one->run->payload_min = one->run->payload_max = sent;
+}
+
+/* Both ends of the link between the lab's hosts are interfaces of one machine. */
+static struct traffic traffic_since(const struct one *one, const struct traffic *before)
+{
+	struct traffic now = interface_traffic();
+	double share = one->bench->options->lab ? 0.5 : 1.0;
+
+	return (struct traffic){ (now.bytes - before->bytes) * share, (now.packets - before->packets) * share };
 }
 
 static int run_client(struct one *one)
 {
 	const struct compare_options *options = one->bench->options;
-	double server_before = meter_cpu(&one->server_meter, one->server.pid), bytes_before = interface_bytes();
+	double server_before = meter_cpu(&one->server_meter, one->server.pid);
+	struct traffic before = interface_traffic();
 	struct keeper_note note;
 	double whole;
 	int rc = start(one, "client", options->client, options->preload_client, &one->client_meter, &one->client);
@@ -353,17 +383,20 @@ static int run_client(struct one *one)
 	if (!rc)
 		rc = wait_command(one, "client", &one->client, &note);
 	if (!rc) {
-		double through = interface_bytes() - bytes_before;
+		struct traffic traffic = traffic_since(one, &before);
+		struct stats_sum sum = { 0 };
 
-		/* Both ends of the link between the lab's hosts are interfaces of one machine. */
-		through = options->lab ? through / 2.0 : through + through_rings(one);
+		if (options->bytes.kind == EXTRACT_NONE) {
+			stats_sum_add(&sum, one->stats);
+			take_payload(one, &sum, &traffic);
+		}
 		one->run->cpu_server_s = meter_cpu(&one->server_meter, one->server.pid) - server_before;
 		one->run->cpu_client_s = meter_cpu(&one->client_meter, one->client.pid);
 		one->run->wall_s = (double)(note.ended_ns - note.started_ns) / (double)NS_PER_SEC;
 		if (note.status)
 			fail_status(one, "client", note.status);
 		else
-			take_figures(one, through);
+			take_figures(one, traffic.bytes + through_rings(one, &sum));
 	}
 	whole = keeper_stop(&one->client);
 	if (!*one->client_meter.group)
@@ -418,7 +451,7 @@ void run_once(struct bench *bench, enum zc_path path, struct run *out, struct st
 			   .client = { .report = -1 } };
 	int rc = make_room(&one);
 
-	out->bytes = NAN;
+	out->bytes = out->payload_min = out->payload_max = NAN;
 	if (rc) {
 		fail(&one, "%s: %s", one.directory, strerror(-rc));
 		remove_tree(one.directory);

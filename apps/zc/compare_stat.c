@@ -64,22 +64,23 @@ const char *spread_name(const struct comparison *comparison)
 	return comparison->repeat < RUNS_FOR_QUARTILES ? "min - max" : "quartiles";
 }
 
-static double value_of(const struct run *run)
+static double value_of(const struct comparison *comparison, const struct run *run)
 {
 	return run->value;
 }
 
-static double cpu_of(const struct run *run)
+static double cpu_of(const struct comparison *comparison, const struct run *run)
 {
 	return run->cpu_server_s + run->cpu_client_s;
 }
 
-static double cpu_gb_of(const struct run *run)
+static double cpu_gb_of(const struct comparison *comparison, const struct run *run)
 {
-	return run->bytes > 0.0 ? cpu_of(run) / (run->bytes / 1e9) : NAN;
+	return comparison->divisor == DIVISOR_RUN ? NAN : run_cpu(comparison, run);
 }
 
-static int summarise(const struct path_result *result, double (*of)(const struct run *), struct summary *out)
+static int summarise(const struct comparison *comparison, const struct path_result *result,
+		     double (*of)(const struct comparison *, const struct run *), struct summary *out)
 {
 	double *values = malloc((result->runs + 1) * sizeof(*values));
 	size_t count = 0;
@@ -87,8 +88,8 @@ static int summarise(const struct path_result *result, double (*of)(const struct
 	if (!values)
 		return -ENOMEM;
 	for (size_t i = 0; i < result->runs; i++)
-		if (!result->run[i].failed && isfinite(of(&result->run[i])))
-			values[count++] = of(&result->run[i]);
+		if (!result->run[i].failed && isfinite(of(comparison, &result->run[i])))
+			values[count++] = of(comparison, &result->run[i]);
 	*out = summary_of(values, count);
 	free(values);
 	return 0;
@@ -220,9 +221,11 @@ const char *verdict_text(const struct comparison *comparison, const struct path_
 
 int comparison_judge(struct comparison *comparison)
 {
-	int rc = 0;
+	int rc = comparison_divide(comparison);
 
 	comparison->baseline = 0;
+	if (rc)
+		return rc;
 	for (size_t i = 0; i < comparison->paths; i++) {
 		struct path_result *result = &comparison->path[i];
 
@@ -231,11 +234,11 @@ int comparison_judge(struct comparison *comparison)
 		result->failures = 0;
 		for (size_t k = 0; k < result->runs; k++)
 			result->failures += result->run[k].failed;
-		rc = summarise(result, value_of, &result->value);
+		rc = summarise(comparison, result, value_of, &result->value);
 		if (!rc)
-			rc = summarise(result, cpu_of, &result->cpu);
+			rc = summarise(comparison, result, cpu_of, &result->cpu);
 		if (!rc)
-			rc = summarise(result, cpu_gb_of, &result->cpu_gb);
+			rc = summarise(comparison, result, cpu_gb_of, &result->cpu_gb);
 		if (rc)
 			return rc;
 	}

@@ -84,8 +84,10 @@ static void print_row(FILE *out, const struct comparison *comparison, const stru
 		snprintf(spread, sizeof(spread), "%s - %s", figure_text(value->low, low, sizeof(low)),
 			 figure_text(value->high, high, sizeof(high)));
 	}
-	if (result->cpu_gb.count)
-		figure_text(result->cpu_gb.median, cpu, sizeof(cpu));
+	if (path_cpu(comparison, result)->count)
+		figure_text(path_cpu(comparison, result)->median, cpu, sizeof(cpu) - sizeof(" a run"));
+	if (path_cpu(comparison, result)->count && comparison->divisor == DIVISOR_RUN)
+		strcat(cpu, " a run");
 	fprintf(out, "  %-8s  %10s  %19s  %8s  %9s%s", path_name(result->path), median, spread,
 		ratio_text(result, ratio, sizeof(ratio)), cpu,
 		comparison->winner >= 0 && result == &comparison->path[comparison->winner] ? "  winner" : "");
@@ -113,6 +115,6 @@ void table_summary(FILE *out, const struct comparison *list, size_t count)
 		print_comparison(out, &list[i]);
 	fputs("ratio: to the baseline's median, above 1 is better: + better, - worse (r: by the rounds, one by one), = within the\n"
 	      "spread of the runs, ? too few runs to tell. spread: least and greatest run; quartiles from ten runs on. CPU s/GB: seconds\n"
-	      "of CPU of both ends.\n",
+	      "of CPU of both ends, `a run` where no number of bytes is known to be the same for all paths.\n",
 	      out);
 }

@@ -10,16 +10,14 @@
 #define ROW_HEIGHT 30
 #define TOP 26
 
-static double run_value(const struct run *run, bool cpu)
+static double run_value(const struct comparison *comparison, const struct run *run, bool cpu)
 {
-	if (!cpu)
-		return run->value;
-	return (run->cpu_server_s + run->cpu_client_s) / (run->bytes / 1e9);
+	return cpu ? run_cpu(comparison, run) : run->value;
 }
 
-static const struct summary *summary_in(const struct path_result *result, bool cpu)
+static const struct summary *summary_in(const struct comparison *comparison, const struct path_result *result, bool cpu)
 {
-	return cpu ? &result->cpu_gb : &result->value;
+	return cpu ? path_cpu(comparison, result) : &result->value;
 }
 
 static double greatest(const struct comparison *comparison, bool cpu)
@@ -27,7 +25,7 @@ static double greatest(const struct comparison *comparison, bool cpu)
 	double top = 0.0;
 
 	for (size_t i = 0; i < comparison->paths; i++) {
-		const struct summary *summary = summary_in(&comparison->path[i], cpu);
+		const struct summary *summary = summary_in(comparison, &comparison->path[i], cpu);
 
 		if (summary->count && summary->max > top)
 			top = summary->max;
@@ -35,9 +33,10 @@ static double greatest(const struct comparison *comparison, bool cpu)
 	return top;
 }
 
-static void draw_row(FILE *out, const struct path_result *result, bool cpu, double scale, int y, const char *kind)
+static void draw_row(FILE *out, const struct comparison *comparison, const struct path_result *result, bool cpu,
+		     double scale, int y, const char *kind)
 {
-	const struct summary *summary = summary_in(result, cpu);
+	const struct summary *summary = summary_in(comparison, result, cpu);
 	int middle = y + ROW_HEIGHT / 2 - 3;
 	char text[40];
 
@@ -50,9 +49,9 @@ static void draw_row(FILE *out, const struct path_result *result, bool cpu, doub
 	fprintf(out, "<rect x='%d' y='%d' width='%.1f' height='%d' class='%s'/>\n", LABEL_WIDTH, y,
 		summary->median * scale, ROW_HEIGHT - 8, kind);
 	for (size_t i = 0; i < result->runs; i++)
-		if (!result->run[i].failed && isfinite(run_value(&result->run[i], cpu)))
+		if (!result->run[i].failed && isfinite(run_value(comparison, &result->run[i], cpu)))
 			fprintf(out, "<circle cx='%.1f' cy='%d' r='2.2' class='run'/>\n",
-				LABEL_WIDTH + run_value(&result->run[i], cpu) * scale, middle);
+				LABEL_WIDTH + run_value(comparison, &result->run[i], cpu) * scale, middle);
 	fprintf(out, "<path d='M%.1f %dh%.1f m0 -5v10 M%.1f %dv10' class='spread'/>\n",
 		LABEL_WIDTH + summary->low * scale, middle, (summary->high - summary->low) * scale,
 		LABEL_WIDTH + summary->low * scale, middle - 5);
@@ -77,10 +76,10 @@ void svg_bars(FILE *out, const struct comparison *comparison, bool cpu)
 	fprintf(out, "<svg viewBox='0 0 %d %d' width='%d' role='img'>\n<title>", width, height, width);
 	html_text(out, comparison->name);
 	fprintf(out, "</title>\n<text x='%d' y='14' class='title'>", LABEL_WIDTH);
-	html_text(out, cpu ? "CPU s/GB" : comparison->unit);
+	html_text(out, cpu ? divisor_name(comparison) : comparison->unit);
 	fprintf(out, " (%s is better)</text>\n", cpu || !comparison->higher ? "lower" : "higher");
 	for (size_t i = 0; i < comparison->paths; i++)
-		draw_row(out, &comparison->path[i], cpu, BAR_WIDTH / top, TOP + ROW_HEIGHT * (int)i,
+		draw_row(out, comparison, &comparison->path[i], cpu, BAR_WIDTH / top, TOP + ROW_HEIGHT * (int)i,
 			 kind_of(comparison, i));
 	fputs("</svg>\n", out);
 }

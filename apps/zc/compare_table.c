@@ -55,8 +55,8 @@ static void print_row(FILE *out, const struct comparison *comparison, const stru
 	print_median(out, &result->value, 12);
 	print_spread(out, &result->value, 23);
 	fprintf(out, "  %-24s", verdict_text(comparison, result, text, sizeof(text)));
-	print_median(out, &result->cpu_gb, 10);
-	print_spread(out, &result->cpu_gb, 17);
+	print_median(out, path_cpu(comparison, result), 11);
+	print_spread(out, path_cpu(comparison, result), 17);
 	fputc('\n', out);
 }
 
@@ -105,15 +105,15 @@ void table_print(FILE *out, const struct comparison *comparison)
 	fprintf(out, "  %s, %s is better; %u runs of each path, interleaved\n\n", comparison->unit,
 		comparison->higher ? "higher" : "lower", comparison->repeat);
 	snprintf(against, sizeof(against), "against %s", base);
-	fprintf(out, "  %-9s  %12s  %23s  %-24s  %10s  %17s\n", "path", "median", spread_name(comparison), against,
-		"CPU s/GB", spread_name(comparison));
+	fprintf(out, "  %-9s  %12s  %23s  %-24s  %11s  %17s\n", "path", "median", spread_name(comparison), against,
+		divisor_name(comparison), spread_name(comparison));
 	for (size_t i = 0; i < comparison->paths; i++)
 		print_row(out, comparison, &comparison->path[i]);
 	fprintf(out, "\n  %s\n\n", comparison->conclusion);
 	for (size_t i = 0; i < comparison->paths; i++)
 		print_wrapped(out, path_name(comparison->path[i].path), comparison->path[i].explanation);
 	print_wrapped(out, "CPU", comparison->cpu_source);
-	print_wrapped(out, "GB", comparison->bytes_source);
+	print_wrapped(out, "GB", divisor_source(comparison));
 	for (size_t i = 0; i < comparison->paths; i++)
 		print_failures(out, &comparison->path[i]);
 }

@@ -328,6 +328,10 @@ def test_bytes_beside_the_interfaces_count(compare, build):
     )
     for path in comparison["paths"]:
         assert sent < path["runs"][0]["bytes"] < 1.5 * sent
+        # The divisor is neither of these, but what both programs send, the same for both paths.
+        run, (payload, other) = path["runs"][0], (path_of(comparison, "bsdp")["runs"][0][f"payload_{end}"] for end in ("min", "max"))
+        assert sent < payload == other < 1.2 * sent
+        assert path["cpu_s_per_gb"]["median"] == pytest.approx((run["cpu_server_s"] + run["cpu_client_s"]) / payload * 1e9)
     assert path_of(comparison, "bsdp")["statistics"]["paths"]["bsdp"]["bytes"] > sent / 2
 
 

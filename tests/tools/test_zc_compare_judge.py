@@ -9,18 +9,19 @@ def path_of(comparison, name):
     return next(path for path in comparison["paths"] if path["path"] == name)
 
 
-def judged(zc, directory, figures, higher=True):
-    """What zc compare makes of runs whose figures are known, None for one that failed."""
+def judged(zc, directory, figures, higher=True, *, source="-", runs_more=None, arguments=("--json", "-")):
+    """What zc compare makes of runs whose figures are known, None for one that failed; more of each run by path."""
     paths = []
     for name, values in figures.items():
-        runs = [{"round": number, "order": 1, "ok": value is not None} | ({"failure": "?"} if value is None else {"value": value})
+        runs = [{"round": number, "order": 1, "ok": value is not None} | ({"failure": "?"} if value is None else {"value": value} | (runs_more or {}).get(name, {}))
                 for number, value in enumerate(values, 1)]
         paths.append({"path": name, "explanation": "-", "runs": runs})
-    texts = {key: "-" for key in ("name", "server", "client", "unit", "metric", "bytes_source", "cpu_source", "preload")}
-    comparison = texts | {"higher_is_better": higher, "repeat": max(map(len, figures.values())), "environment": {}, "paths": paths}
+    texts = {key: "-" for key in ("name", "server", "client", "unit", "metric", "cpu_source", "preload")}
+    comparison = texts | {"bytes_source": source} | {"higher_is_better": higher, "repeat": max(map(len, figures.values())), "environment": {}, "paths": paths}
     file = directory / "known.json"
     file.write_text(json.dumps({"format": "zc-compare-1", "comparisons": [comparison]}))
-    return json.loads(zc("compare", "--merge", file, "--json", "-").stdout)["comparisons"][0]
+    done = zc("compare", "--merge", file, *arguments)
+    return json.loads(done.stdout)["comparisons"][0] if "--json" in arguments else done.stdout
 
 
 BEYOND = "beyond the spread of the runs"
@@ -72,3 +73,35 @@ def test_rounds_that_one_path_has_not_run_are_no_pairs(zc, tmp_path):
     figures["tcp"][3] = None
     got = judged(zc, tmp_path, figures, higher=False)
     assert path_of(got, "auto")["rounds_worse"] == 8
+
+
+def moved(least, most, cpu, told=None):
+    """What a run has moved, and the CPU seconds of both ends."""
+    return {"payload_min": least, "payload_max": most, "cpu_server_s": cpu / 2, "cpu_client_s": cpu / 2, "bytes": told}
+
+
+THREE = {"tcp": [10, 11, 12], "bsdp": [20, 21, 22], "copy": [10, 11, 12]}
+
+
+@pytest.mark.parametrize("tcp, copy, per_gb", [
+    # What passed the interfaces of tcp, headers off, agrees with what the library counts: one GB for all.
+    ((0.9e9, 1.1e9), 1e9, {"tcp": 3, "bsdp": 1, "copy": 3}), ((1.02e9, 1.03e9), 1.02e9, {"tcp": 3 / 1.01, "bsdp": 1 / 1.01, "copy": 3 / 1.01}),
+    # A client that runs for a time moves another amount on each path; other programs' traffic counts on tcp.
+    ((0.2e9, 0.3e9), 1e9, None), ((1.2e9, 1.3e9), 1e9, None), ((0.9e9, 1.1e9), 0.5e9, None),
+    # Somebody was out of the library's reach, or the file is of an older zc.
+    ((0.9e9, 1.1e9), None, None), ((None, None), 1e9, None),
+])
+def test_cpu_is_divided_by_the_same_on_all_paths(zc, tmp_path, tcp, copy, per_gb):
+    more = {"tcp": moved(*tcp, 3), "bsdp": moved(1e9, 1e9, 1), "copy": moved(copy, copy, 3)}
+    paths = judged(zc, tmp_path, THREE, runs_more=more)["paths"]
+    got = {path["path"]: path["cpu_s_per_gb"] and path["cpu_s_per_gb"]["median"] for path in paths}
+    assert got == (pytest.approx(per_gb) if per_gb else dict.fromkeys(THREE))
+    assert [path["cpu_s"]["median"] for path in paths] == [3, 1, 3]
+    table = judged(zc, tmp_path, THREE, runs_more=more, arguments=()).split("ratio: ")[0]
+    assert table.count(" a run") == (0 if per_gb else 3)
+
+
+def test_cpu_is_divided_by_each_runs_own_bytes_where_the_client_tells_them(zc, tmp_path):
+    more = {"tcp": moved(None, None, 3, 1e9), "bsdp": moved(None, None, 3, 3e9), "copy": moved(None, None, 3, 1e9)}
+    got = judged(zc, tmp_path, THREE, source="as told by the client", runs_more=more)
+    assert {path["path"]: path["cpu_s_per_gb"]["median"] for path in got["paths"]} == {"tcp": 3, "bsdp": 1, "copy": 3}
