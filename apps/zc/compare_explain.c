@@ -165,6 +165,8 @@ int comparison_explain(struct comparison *comparison)
 		size_t bytes;
 		FILE *out;
 
+		/* With rules it may have been another one. */
+		result->sum.all.policy = settings.rules ? NULL : path_name(result->path);
 		free(result->explanation);
 		result->explanation = NULL;
 		out = open_memstream(&result->explanation, &bytes);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* zc stat in words: which share of what a program sent took which path, and why no faster one. */
 #include <stdarg.h>
+#include <string.h>
 
 #include "apps/zc/stat_view.h"
 #include "common/clock.h"
@@ -153,6 +154,22 @@ static void explain_ring(struct words *words, const struct view_conn *conn)
 	say_rewrites(words, conn);
 }
 
+/* Of sends by copy that nothing was counted for. */
+static const char *uncounted(const struct view_conn *conn)
+{
+	const char *policy = conn->policy;
+
+	if (conn->counter[STAT_CONN_MEETINGS])
+		return "no reason was counted";
+	if (!policy)
+		return "no faster path was asked for, or the peer has not answered with zc so far";
+	if (!strcmp(policy, path_name(PATH_COPY)) || !strcmp(policy, path_name(PATH_TCP)))
+		return "no faster path was asked for";
+	if (!strcmp(policy, path_name(PATH_SG)) || !strcmp(policy, path_name(PATH_ZEROCOPY)))
+		return "no reason was counted";
+	return "the peer has not answered with zc so far";
+}
+
 static void explain_copies(struct words *words, const struct view_conn *conn, uint64_t copies)
 {
 	uint64_t sends = view_sends(conn);
@@ -163,8 +180,8 @@ static void explain_copies(struct words *words, const struct view_conn *conn, ui
 		say(words, "all %llu sends took copy", (unsigned long long)copies);
 	else
 		say(words, "%.1f %% of %llu sends took copy", share(copies, sends), (unsigned long long)sends);
-	say(words, "%s%s", reasons ? ", mostly because: " : "",
-	    reasons ? stat_reason_rows[order[0]].help : ": no faster path was asked for");
+	say(words, "%s%s", reasons ? ", mostly because: " : ": ",
+	    reasons ? stat_reason_rows[order[0]].help : uncounted(conn));
 }
 
 int view_explain(const struct view_conn *conn, char *out, size_t bytes)

@@ -168,8 +168,10 @@ int found_of_process(pid_t pid, struct found *out, char *why, size_t bytes)
 				"process %d has used up its descriptors, that of its statistics too: raise its limit of open files, or set ZC_STATS_DIR",
 				(int)pid);
 		else if (found_has_library(pid))
-			snprintf(why, bytes, "process %d runs under zc, and has made no TCP connection so far",
-				 (int)pid);
+			snprintf(
+				why, bytes,
+				"process %d runs under zc, and has made no TCP connection so far, but such as path tcp leaves alone and uncounted",
+				(int)pid);
 		else
 			snprintf(why, bytes, "process %d does not run under zc: start it with `zc run`", (int)pid);
 		break;

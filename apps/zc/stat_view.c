@@ -45,7 +45,7 @@ static void take_slot(struct view_conn *out, const struct stats_slot *slot, uint
 		.opened_ns = slot->opened_ns,
 		.fd = slot->fd,
 		.role = slot->role <= ROLE_CLIENT ? roles[slot->role] : "?",
-		.policy = path_name((enum zc_path)slot->policy),
+		.policy = number ? path_name((enum zc_path)slot->policy) : NULL,
 	};
 	write_address(out->local, sizeof(out->local), slot->local);
 	write_address(out->peer, sizeof(out->peer), slot->peer);
@@ -71,6 +71,19 @@ static void add(struct view_conn *into, const struct view_conn *from)
 		into->counter[i] += from->counter[i];
 	for (int i = 0; i < REASON_COUNT; i++)
 		into->reason[i] += from->reason[i];
+}
+
+/* Sums of connections have a path in common, or none to tell of. */
+static const char *common_policy(const struct view *view)
+{
+	const char *policy = view->open_count ? view->open[0].policy : NULL;
+
+	if (view_sends(&view->closed))
+		return NULL;
+	for (size_t i = 1; i < view->open_count; i++)
+		if (strcmp(view->open[i].policy, policy))
+			return NULL;
+	return policy;
 }
 
 static void take_host(struct view_host *out, const struct stats_host *host)
@@ -112,6 +125,7 @@ int view_make(const struct found *found, struct view *out)
 		take_slot(&out->open[out->open_count], &segment->slot[i], i);
 		add(&out->all, &out->open[out->open_count++]);
 	}
+	out->all.policy = common_policy(out);
 	return 0;
 }
 

@@ -27,7 +27,7 @@ struct view_conn {
 	uint64_t opened_ns;
 	int fd;
 	const char *role;
-	const char *policy;
+	const char *policy; /* NULL: of a sum, not known */
 	char local[64];
 	char peer[64];
 	struct view_path path[PATH_COUNT];
