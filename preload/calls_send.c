@@ -193,9 +193,10 @@ static ssize_t before_kernel(int fd, enum stat_reason why)
 }
 
 /* The rest of the family: what is held leaves first, then the kernel does it. */
-#define SEND_KERNEL_ONLY(fd, by_kernel)                                                                                \
+#define SEND_KERNEL_ONLY(fd, by_kernel) SEND_KERNEL_FOR(REASON_FLAGS, fd, by_kernel)
+#define SEND_KERNEL_FOR(why, fd, by_kernel)                                                                            \
 	({                                                                                                             \
-		ssize_t rc_ = before_kernel(fd, REASON_FLAGS);                                                         \
+		ssize_t rc_ = before_kernel(fd, why);                                                                  \
 		struct conn *conn_ = table_conn(fd);                                                                   \
 		rc_ != SEND_BY_KERNEL ? send_result(rc_) :                                                             \
 		conn_		      ? SEND_COUNTED(conn_, SIZE_MAX, 0, by_kernel) :                                  \
@@ -239,6 +240,17 @@ ZC_EXPORT ssize_t pwritev64(int fd, const struct iovec *iov, int count, off64_t 
 	return real.pwritev64(fd, iov, count, offset);
 }
 
+/* What the kernel moves from a file or a pipe. */
+#define SEND_FILE(fd, by_kernel) count_file(fd, SEND_KERNEL_FOR(REASON_FILE, fd, by_kernel))
+static ssize_t count_file(int fd, ssize_t sent)
+{
+	struct conn *conn = sent > 0 ? table_conn(fd) : NULL;
+
+	if (conn)
+		stats_conn(conn->slot, STAT_CONN_FILE_BYTES, (uint64_t)sent);
+	return sent;
+}
+
 /* Returns ENGINE_BY_KERNEL if the ring does not take it. */
 static ssize_t sendfile_by_ring(int fd, int in, off64_t *offset, size_t bytes)
 {
@@ -256,7 +268,7 @@ ZC_EXPORT ssize_t sendfile(int fd, int in, off_t *offset, size_t bytes)
 
 	if (rc != ENGINE_BY_KERNEL)
 		return send_result(rc);
-	return SEND_KERNEL_ONLY(fd, real.sendfile(fd, in, offset, bytes));
+	return SEND_FILE(fd, real.sendfile(fd, in, offset, bytes));
 }
 
 ZC_EXPORT ssize_t sendfile64(int fd, int in, off64_t *offset, size_t bytes)
@@ -265,7 +277,7 @@ ZC_EXPORT ssize_t sendfile64(int fd, int in, off64_t *offset, size_t bytes)
 
 	if (rc != ENGINE_BY_KERNEL)
 		return send_result(rc);
-	return SEND_KERNEL_ONLY(fd, real.sendfile64(fd, in, offset, bytes));
+	return SEND_FILE(fd, real.sendfile64(fd, in, offset, bytes));
 }
 
 /* On the stack: threads of programs may have small ones, and thread-local memory is every thread's. */
@@ -329,7 +341,7 @@ ZC_EXPORT ssize_t splice(int in, off64_t *in_offset, int fd, off64_t *out_offset
 		before_kernel(in, REASON_NONE);
 	if (from && engine_is_there(from) && bytes && !in_offset && !out_offset && is_pipe(fd))
 		return splice_from(from, in, fd, bytes, flags);
-	return SEND_KERNEL_ONLY(fd, real.splice(in, in_offset, fd, out_offset, bytes, flags));
+	return SEND_FILE(fd, real.splice(in, in_offset, fd, out_offset, bytes, flags));
 }
 
 ZC_EXPORT int vdprintf(int fd, const char *format, va_list list)

@@ -68,6 +68,14 @@ static bool is_of_ring(enum stat_reason reason)
 	}
 }
 
+/* Of the bytes that went by copy, those that the kernel moved from files, if they are a large part. */
+static uint64_t large_file_bytes(const struct view_conn *conn)
+{
+	uint64_t bytes = conn->counter[STAT_CONN_FILE_BYTES];
+
+	return bytes && bytes >= conn->path[PATH_COPY].counter[STAT_PATH_BYTES] / 4 ? bytes : 0;
+}
+
 /* Returns the most frequent reason of those that keep sends off a source, or off a ring. */
 static enum stat_reason first_reason(const struct view_conn *conn, bool of_ring)
 {
@@ -102,11 +110,21 @@ static void say_small(struct words *words, const struct view_conn *conn)
 		say(words, " because they were sends below ZC_SOURCE_MIN");
 }
 
+/* Which part of what was copied the kernel has moved from files: by bytes, as a few such sends may carry nearly all. */
+static void say_file(struct words *words, const struct view_conn *conn)
+{
+	say(words, ", %.1f %% of these bytes because: %s",
+	    share(large_file_bytes(conn), conn->path[PATH_COPY].counter[STAT_PATH_BYTES]),
+	    stat_reason_rows[REASON_FILE].help);
+}
+
 static void say_cause(struct words *words, const struct view_conn *conn, int path)
 {
 	enum stat_reason reason = first_reason(conn, path == PATH_BSDP);
 
-	if (path == PATH_BSDP && reason == REASON_NONE)
+	if (path == PATH_COPY && large_file_bytes(conn))
+		say_file(words, conn);
+	else if (path == PATH_BSDP && reason == REASON_NONE)
 		say_small(words, conn);
 	else if (path == PATH_BSDP || path == PATH_COPY)
 		say_reason(words, conn, reason);
@@ -174,12 +192,19 @@ static void explain_copies(struct words *words, const struct view_conn *conn, ui
 {
 	uint64_t sends = view_sends(conn);
 	enum stat_reason order[REASON_COUNT];
-	size_t reasons = view_reasons(conn, order);
+	size_t reasons = view_reasons(conn, order), first = 0;
 
 	if (copies >= sends)
 		say(words, "all %llu sends took copy", (unsigned long long)copies);
 	else
 		say(words, "%.1f %% of %llu sends took copy", share(copies, sends), (unsigned long long)sends);
+	if (large_file_bytes(conn)) {
+		say_file(words, conn);
+		first = reasons && order[0] == REASON_FILE;
+		if (first < reasons)
+			say(words, "; others mostly because: %s", stat_reason_rows[order[first]].help);
+		return;
+	}
 	say(words, "%s%s", reasons ? ", mostly because: " : ": ",
 	    reasons ? stat_reason_rows[order[0]].help : uncounted(conn));
 }

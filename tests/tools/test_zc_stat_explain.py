@@ -27,6 +27,33 @@ print("closed", flush=True)
 """
 
 
+# Sends a header and then a file, as web servers do, from a client to a server of one process.
+FILES = """
+import os, socket, sys, tempfile, threading
+listener = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(listener.getsockname())
+server, _ = listener.accept()
+print("ready", flush=True)
+for line in sys.stdin:
+    count, size = map(int, line.split())
+    reader = threading.Thread(target=lambda: server.recv(count * (size + 200), socket.MSG_WAITALL))
+    reader.start()
+    with tempfile.TemporaryFile() as file:
+        file.write(bytes(size))
+        file.flush()
+        for _ in range(count):
+            client.sendall(bytes(100))
+            client.sendall(bytes(100))
+            left, offset = size, 0
+            while left:
+                sent = os.sendfile(client.fileno(), file.fileno(), offset, left)
+                left, offset = left - sent, offset + sent
+    reader.join()
+    print("done", flush=True)
+print("closed", flush=True)
+"""
+
+
 @pytest.fixture
 def started(build):
     """Starts pairs under zc."""
@@ -70,3 +97,16 @@ def test_of_closed_connections_nothing_is_said_that_is_not_known(zc, started, tm
 def test_connections_on_path_tcp_are_no_missing_ones(zc, started):
     got = zc("stat", started("tcp", ALONE).pid)
     assert got.returncode == 1 and "no TCP connection so far, but such as path tcp leaves alone" in got.stderr
+
+
+@pytest.mark.parametrize("path", ["zerocopy", "copy"])
+def test_files_that_the_kernel_moves_are_told_by_their_bytes(zc, started, path):
+    running = started(path, FILES)
+    running.send(3, 1000 * 1000)
+    (client,) = [conn for conn in connections_of(zc, running) if conn["role"] == "client"]
+    assert client["counters"]["file_bytes"] == 3 * 1000 * 1000 and client["reasons"]["flags"] == 0
+    assert "99.9 % of these bytes because: sendfile or splice: the program already has the kernel move" in client["explanation"]
+    if path == "zerocopy":
+        # Two of three sends were small ones; by number they come first.
+        assert 3 <= client["reasons"]["file"] and client["reasons"]["small"] == 6
+        assert client["explanation"].endswith("others mostly because: send below ZC_ZEROCOPY_MIN")
