@@ -71,6 +71,8 @@ static int ring_bell(struct conn *conn, struct engine *engine, int fd)
 	rc = bell_send(fd, far_is(engine) ? far_bell(engine) : 0);
 	lane_rang(&engine->channel.out, rc == 1);
 	stats_conn(conn->slot, STAT_CONN_DOORBELLS, 1);
+	stats_add(&stats->slot[conn->slot].path[PATH_BSDP][STAT_PATH_SYSCALLS],
+		  1); /* the ring's, whose ever the send is */
 	return rc < 0 && rc != -EAGAIN ? (int)rc : 0;
 }
 

@@ -99,7 +99,8 @@ static void say_paths(FILE *out, const struct stats_sum *sum)
 		}
 		fprintf(out, "%.1f %% went by %s", share(counter[STAT_PATH_BYTES], all), path_name((enum zc_path)p));
 		if (p != PATH_COPY && counter[STAT_PATH_SYSCALLS])
-			fprintf(out, " (%llu sends in %llu system calls)", (unsigned long long)counter[STAT_PATH_CALLS],
+			fprintf(out, " (%llu %s in %llu system calls)", (unsigned long long)counter[STAT_PATH_CALLS],
+				p == PATH_ZEROCOPY ? "sends, or parts of such," : "sends",
 				(unsigned long long)counter[STAT_PATH_SYSCALLS]);
 	}
 	fputs(said ? "." : "Nothing was sent by processes under zc.", out);

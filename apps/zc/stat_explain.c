@@ -197,7 +197,8 @@ static void explain_copies(struct words *words, const struct view_conn *conn, ui
 	if (copies >= sends)
 		say(words, "all %llu sends took copy", (unsigned long long)copies);
 	else
-		say(words, "%.1f %% of %llu sends took copy", share(copies, sends), (unsigned long long)sends);
+		say(words, "%.1f %% of %llu sends%s took copy", share(copies, sends), (unsigned long long)sends,
+		    conn->path[PATH_ZEROCOPY].counter[STAT_PATH_CALLS] ? ", or parts of such," : "");
 	if (large_file_bytes(conn)) {
 		say_file(words, conn);
 		first = reasons && order[0] == REASON_FILE;

@@ -91,8 +91,8 @@ static void print_conn(FILE *out, const struct view_conn *conn, int rates)
 	char text[32];
 
 	if (view_sends(conn))
-		fprintf(out, "    %-10s %12s %10s %12s %9s %9s %9s %9s%s\n", "path", "sends", "bytes", "system calls",
-			"p50", "p90", "p99", "p99.9", rates ? "    bytes/s     sends/s" : "");
+		fprintf(out, "    %-10s %12s %10s %12s %9s %9s %9s %9s%s\n", "path", "sends, parts", "bytes",
+			"system calls", "p50", "p90", "p99", "p99.9", rates ? "    bytes/s sends, parts/s" : "");
 	for (int p = 0; p < PATH_COUNT; p++)
 		if (conn->path[p].counter[STAT_PATH_CALLS] || conn->path[p].counter[STAT_PATH_SYSCALLS])
 			print_path(out, &conn->path[p], path_name((enum zc_path)p), rates);

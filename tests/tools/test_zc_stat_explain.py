@@ -4,7 +4,7 @@ import contextlib
 import json
 
 import pytest
-from pairs import Pair
+from pairs import PAIR, Pair
 
 # A server under zc whose client has none: what the client sends comes back.
 ALONE = """
@@ -110,3 +110,24 @@ def test_files_that_the_kernel_moves_are_told_by_their_bytes(zc, started, path):
         # Two of three sends were small ones; by number they come first.
         assert 3 <= client["reasons"]["file"] and client["reasons"]["small"] == 6
         assert client["explanation"].endswith("others mostly because: send below ZC_ZEROCOPY_MIN")
+
+
+def test_doorbells_are_system_calls_of_the_ring(zc, build, tmp_path):
+    tool = build / "apps/tools/zc-msg"
+    done = zc("compare", "--server", f"{tool} server --bind 127.0.0.1 --port {{port}}", "--client",
+              f"{tool} client --host 127.0.0.1 --port {{port}} --variant flat --field-bytes 1000 --messages 200 --warmup 0 "
+              "--nodelay --json -", "--preset", "zc", "--paths", "bsdp", "--repeat", 1, "--warmup", 0, "--json", "-",
+              ZC_SPIN_US="0", TMPDIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    counted = json.loads(done.stdout)["comparisons"][0]["paths"][0]["statistics"]
+    assert counted["paths"]["bsdp"]["calls"] > 0 and counted["doorbells"] > 0
+    assert counted["paths"]["bsdp"]["system_calls"] == counted["doorbells"]
+
+
+def test_parts_of_sends_are_called_so(zc, started):
+    running = started("zerocopy", PAIR, ZC_ZEROCOPY_KEEP="yes", ZC_ZEROCOPY_MIN="8192")
+    running.send(20, 1 << 20)
+    (client,) = [conn for conn in connections_of(zc, running) if conn["role"] == "client"]
+    text = zc("stat", running.pid).stdout
+    assert "sends, parts" in text
+    assert "sends, or parts of such, took copy" in text or not client["paths"]["copy"]["calls"]
