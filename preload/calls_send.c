@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* The sending calls: each becomes spans and flags for send_by_path, or goes to the kernel as it is. */
 #define _GNU_SOURCE
-#include <poll.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "common/sys.h"
 #include "preload/engine.h"
 #include "preload/guest.h"
+#include "preload/pipe.h"
 #include "preload/real.h"
 #include "preload/send.h"
 #include "preload/share.h"
@@ -280,53 +279,28 @@ ZC_EXPORT ssize_t sendfile64(int fd, int in, off64_t *offset, size_t bytes)
 	return SEND_FILE(fd, real.sendfile64(fd, in, offset, bytes));
 }
 
-/* On the stack: threads of programs may have small ones, and thread-local memory is every thread's. */
-#define SPLICE_STEP 8192
+#define SPLICE_FLAGS (SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT)
 
 /*
- * From a connection whose bytes may be in a ring into a pipe: looked at, written, and then taken, as many as the pipe took.
- * Returns bytes, -1 with errno, or ENGINE_BY_KERNEL.
+ * Splicing out of a connection whose bytes may be in a ring. First there has to be room in the pipe: SPLICE_F_NONBLOCK is about that alone.
+ * Before both ends have met it is counted, so that they agree on positions.
  */
-static ssize_t splice_ring(struct conn *conn, int in, int pipe, size_t bytes, unsigned int flags)
+static ssize_t splice_from(struct conn *from, int in, int pipe, size_t bytes, unsigned int flags, bool waits)
 {
-	char step[SPLICE_STEP];
-	struct iovec iov = { step, bytes < sizeof(step) ? bytes : sizeof(step) };
-	int wait = flags & SPLICE_F_NONBLOCK ? MSG_DONTWAIT : 0;
-	ssize_t got = engine_recv(conn, in, &iov, 1, MSG_PEEK | wait);
-	ssize_t put;
-
-	if (got <= 0)
-		return got == ENGINE_BY_KERNEL ? got : send_result(got);
-	put = real.write(pipe, step, (size_t)got);
-	if (put <= 0)
-		return put;
-	iov.iov_len = (size_t)put;
-	return send_result(engine_recv(conn, in, &iov, 1, MSG_TRUNC | MSG_DONTWAIT));
-}
-
-static bool is_pipe(int fd)
-{
-	struct stat status;
-
-	return sys_call(SYS_fstat, fd, (long)&status, 0, 0, 0, 0) == 0 && S_ISFIFO(status.st_mode);
-}
-
-/* Splicing out of a connection; before both ends have met it is counted, so that they agree on positions. */
-static ssize_t splice_from(struct conn *from, int in, int pipe, size_t bytes, unsigned int flags)
-{
-	struct pollfd room = { .fd = pipe, .events = POLLOUT };
-	ssize_t rc;
-
-	if (flags & SPLICE_F_NONBLOCK && sys_call(SYS_poll, (long)&room, 1, 0, 0, 0, 0) == 0) {
-		errno = EAGAIN;
-		return -1;
-	}
 	do {
 		__attribute__((cleanup(engine_raw_recv_ends))) struct engine_raw raw = { .conn = NULL };
+		ssize_t rc = pipe_await_room(pipe, waits);
 
-		rc = splice_ring(from, in, pipe, bytes, flags);
+		if (!rc)
+			rc = engine_splice(from, in, pipe, bytes);
+		if (rc == ENGINE_PIPE_FULL && waits)
+			continue; /* another one has filled it */
+		if (rc == ENGINE_PIPE_FULL)
+			rc = -EAGAIN;
+		if (rc == -EDEADLK && !engine_has_met(from))
+			rc = ENGINE_BY_KERNEL; /* the lock was lost: the kernel tells of the reset */
 		if (rc != ENGINE_BY_KERNEL)
-			return rc;
+			return send_result(rc);
 		raw = engine_raw_recv_begins(from, in);
 		if (!raw.again)
 			return raw.done = real.splice(in, NULL, pipe, NULL, bytes, flags);
@@ -336,11 +310,13 @@ static ssize_t splice_from(struct conn *from, int in, int pipe, size_t bytes, un
 ZC_EXPORT ssize_t splice(int in, off64_t *in_offset, int fd, off64_t *out_offset, size_t bytes, unsigned int flags)
 {
 	struct conn *from = table_conn(in);
+	bool waits;
 
 	if (!table_conn(fd))
 		before_kernel(in, REASON_NONE);
-	if (from && engine_is_there(from) && bytes && !in_offset && !out_offset && is_pipe(fd))
-		return splice_from(from, in, fd, bytes, flags);
+	if (from && engine_is_there(from) && bytes && !in_offset && !out_offset && !(flags & ~SPLICE_FLAGS) &&
+	    pipe_takes(fd, &waits))
+		return splice_from(from, in, fd, bytes, flags, waits && !(flags & SPLICE_F_NONBLOCK));
 	return SEND_FILE(fd, real.splice(in, in_offset, fd, out_offset, bytes, flags));
 }
 

@@ -26,6 +26,7 @@
 #include "rdma/meet.h"
 
 #define ENGINE_BY_KERNEL (-4096)   /* not on the ring: make the call as the program did (send.h has the same) */
+#define ENGINE_PIPE_FULL (-4097)   /* engine_splice() */
 #define ENGINE_CLOSING 0x80000000u /* of conn->engine_users: nobody comes to it any more; */
 #define ENGINE_ENDING 0x40000000u  /* and nobody is at it */
 
@@ -280,6 +281,12 @@ bool engine_was_refused(const struct engine *engine, uint32_t *seen);
 
 /* Receives. Returns bytes, -errno, or ENGINE_BY_KERNEL if the connection has no engine. A cancellation point. */
 ssize_t engine_recv(struct conn *conn, int fd, const struct iovec *iov, int count, int flags);
+
+/*
+ * splice() into a pipe: waits for bytes as engine_recv(), and never for the pipe. Returns as that, or ENGINE_PIPE_FULL if there are some
+ * for which the pipe has no room.
+ */
+ssize_t engine_splice(struct conn *conn, int fd, int pipe, size_t bytes);
 
 /*
  * TCP_NODELAY and TCP_CORK of a connection that has met: a doorbell must leave at once, whatever the program wants for its

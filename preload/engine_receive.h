@@ -15,6 +15,7 @@ struct receive {
 	size_t left, done;
 	bool interrupted; /* by a signal, while it span */
 	bool discard;	  /* MSG_TRUNC: bytes are counted and thrown away */
+	bool splices;	  /* they go to a pipe; discard is set as well, for they go to no memory of the program's */
 	bool has_looked;  /* for raw bytes; or is to wait for some without that */
 	bool later;	  /* it may return before its bytes are there */
 	bool found_cut;	  /* the stream ended where it should not, at the last look */
@@ -23,6 +24,7 @@ struct receive {
 	bool offers;	  /* its memory to the peer's device */
 	bool asked;	  /* whether the socket is one that waits: poll, unlike a receive, would wait in any case */
 	unsigned int nothing;
+	int pipe, pipe_error; /* of splices; -errno, of what it took last */
 };
 
 /* There was nothing (engine_recv_wait.c). Returns 1 to look again, or what the receive ends with. */

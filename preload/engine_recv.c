@@ -19,10 +19,13 @@
 #include "preload/far.h"
 #include "preload/far_compare.h"
 #include "preload/guest.h"
+#include "preload/pipe.h"
 #include "rdma/guard.h"
 #include "rdma/later.h"
 
+/* On the stack: threads of programs may have small ones, and thread-local memory is every thread's. */
 #define SCRATCH 4096
+#define SPLICE_STEP 8192
 #define DRY_LOOKS 4	  /* in a row, for raw bytes that were not there */
 #define DRY_LOOK_EVERY 32 /* a receive that waits first else */
 
@@ -63,6 +66,7 @@ enum took {
 	TOOK_END,
 	TOOK_LOOK_AGAIN,
 	TOOK_LAST, /* the lane is over: the program's own call does the rest */
+	TOOK_FULL, /* the pipe takes none */
 };
 
 static int raw_result(struct receive *receive, long got, size_t *bytes)
@@ -154,24 +158,19 @@ static int take_raw(struct receive *receive, const struct iovec *iov, int count,
 	return raw_result(receive, got, bytes);
 }
 
-/* What there is now. Returns enum took or -errno. */
-static int take(struct receive *receive, const struct iovec *iov, int count, size_t *bytes)
+/* What there is now, under the lock. Returns enum took or -errno. */
+static inline int take_now(struct receive *receive, const struct iovec *iov, int count, size_t *bytes)
 {
 	struct engine *engine = receive->engine;
 	struct lane *in = &engine->channel.in;
 	struct source_in *sources = &engine->channel.sources_in;
-	struct lock_hold hold;
 	uint64_t fetched, later, sunk;
 	int rc;
 
 	*bytes = 0;
-	if (!lock_take(&engine->in, &hold))
-		return -EDEADLK;
 	lane_reads(in, true);
-	if (far_look_quickly(receive->conn, engine, receive->fd) < 0) {
-		lock_give(&engine->in, &hold);
+	if (far_look_quickly(receive->conn, engine, receive->fd) < 0)
 		return -ECONNRESET;
-	}
 	sources_step_in(engine, receive->left);
 	fetched = sources->fetched;
 	later = sources->later;
@@ -205,28 +204,96 @@ static int take(struct receive *receive, const struct iovec *iov, int count, siz
 	} else if (rc != -EFAULT) {
 		rc = -ECONNRESET;
 	}
-	lock_give(&engine->in, &hold);
 	return rc;
 }
 
-/* As the program asked: into its memory, or into none. */
+/* As take_now(), under no lock. */
+static int take(struct receive *receive, const struct iovec *iov, int count, size_t *bytes)
+{
+	struct lock_hold hold;
+	int rc;
+
+	if (!lock_take(&receive->engine->in, &hold))
+		return -EDEADLK;
+	rc = take_now(receive, iov, count, bytes);
+	lock_give(&receive->engine->in, &hold);
+	return rc;
+}
+
+/* What is there is counted, whether it goes or stays: so it all goes to the same place. */
+static int take_to_nowhere(struct receive *receive, size_t *bytes)
+{
+	size_t pieces = (receive->left + SCRATCH - 1) / SCRATCH;
+	int count = pieces < IOV_MAX ? (int)pieces : IOV_MAX;
+	struct iovec same[count];
+	char scratch[SCRATCH];
+
+	for (int i = 0; i < count; i++)
+		same[i] = (struct iovec){ scratch, SCRATCH };
+	if (receive->left < (size_t)count * SCRATCH)
+		same[count - 1].iov_len = receive->left - (size_t)(count - 1) * SCRATCH;
+	return take(receive, same, count, bytes);
+}
+
+/* Looked at, put in the pipe, and then taken, as much as it took; no other receive may come in between. */
+static int take_to_pipe(struct receive *receive, size_t *bytes)
+{
+	char step[SPLICE_STEP];
+	struct iovec iov = { step, receive->left < SPLICE_STEP ? receive->left : SPLICE_STEP };
+	size_t put = 0, gone = 0;
+	int rc;
+
+	receive->flags |= MSG_PEEK;
+	rc = take_now(receive, &iov, 1, bytes);
+	receive->flags &= ~MSG_PEEK;
+	if (rc == TOOK_BYTES) {
+		long taken = pipe_put(receive->pipe, step, *bytes);
+
+		receive->pipe_error = taken < 0 ? (int)taken : 0;
+		rc = taken > 0 ? TOOK_BYTES : TOOK_FULL;
+		put = taken > 0 ? (size_t)taken : 0;
+	}
+	for (int next = TOOK_BYTES; gone < put && next == TOOK_BYTES; gone += *bytes) {
+		iov.iov_len = put - gone;
+		next = take_now(receive, &iov, 1, bytes);
+		if (next != TOOK_BYTES)
+			receive->engine->error = next < 0 ? -next : ECONNRESET;
+	}
+	*bytes = put;
+	return rc;
+}
+
+/* A receive of nothing waits for something. */
+static int take_nothing(struct receive *receive)
+{
+	struct iovec none = { &(char){ 0 }, 1 };
+	int flags = receive->flags, rc;
+	size_t bytes;
+
+	receive->flags |= MSG_PEEK;
+	rc = take(receive, &none, 1, &bytes);
+	receive->flags = flags;
+	return rc;
+}
+
+/* As the program asked: into its memory, into a pipe, or into nothing. */
 static int take_wanted(struct receive *receive)
 {
-	char scratch[SCRATCH];
-	struct iovec none = { scratch, receive->left < SCRATCH ? receive->left : SCRATCH };
+	struct lock_hold hold;
 	size_t bytes = 0;
 	int rc;
 
-	if (!receive->left && !receive->done) { /* a receive of nothing waits for something */
-		int flags = receive->flags;
-
-		none.iov_len = 1;
-		receive->flags |= MSG_PEEK;
-		rc = take(receive, &none, 1, &bytes);
-		receive->flags = flags;
-		return rc;
+	if (!receive->left && !receive->done)
+		return take_nothing(receive);
+	if (receive->splices) {
+		if (!lock_take(&receive->engine->in, &hold))
+			return -EDEADLK;
+		rc = take_to_pipe(receive, &bytes);
+		lock_give(&receive->engine->in, &hold);
+	} else {
+		rc = receive->discard ? take_to_nowhere(receive, &bytes) :
+					take(receive, receive->iov, receive->count, &bytes);
 	}
-	rc = receive->discard ? take(receive, &none, 1, &bytes) : take(receive, receive->iov, receive->count, &bytes);
 	if (rc == TOOK_BYTES)
 		advance(receive, bytes);
 	return rc;
@@ -244,13 +311,14 @@ static inline bool is_at_border(const struct receive *receive)
 
 /*
  * A receive that returns less than it was asked for says that there is no more, and then a program that is told of edges waits for the next
- * one (epoll(7)). So it goes on beyond a border. What it meets there besides bytes is the next call's.
+ * one (epoll(7)). So it goes on beyond a border, and beyond what one step takes of what goes to no memory. What it meets there besides
+ * bytes is the next call's.
  */
 static ssize_t finish(struct receive *receive)
 {
 	if (receive->flags & MSG_PEEK)
 		return (ssize_t)receive->done;
-	for (int rc = TOOK_BYTES; rc == TOOK_BYTES && receive->left && is_at_border(receive);) {
+	for (int rc = TOOK_BYTES; rc == TOOK_BYTES && receive->left && (receive->discard || is_at_border(receive));) {
 		receive->has_looked = true; /* it does not wait */
 		rc = take_wanted(receive);
 		if (rc < 0 && rc != -EDEADLK && rc != -EFAULT) /* the socket's, used up by that */
@@ -271,6 +339,8 @@ static ssize_t run(struct receive *receive, int first)
 		}
 		if (rc == TOOK_LAST)
 			return engine_end_of(receive->engine, ENGINE_BY_KERNEL);
+		if (rc == TOOK_FULL)
+			return receive->pipe_error == -EAGAIN ? ENGINE_PIPE_FULL : receive->pipe_error;
 		if (rc == TOOK_END)
 			return receive->done ? (ssize_t)receive->done : engine_end_of(receive->engine, 0);
 		if (rc == TOOK_NOTHING)
@@ -295,6 +365,18 @@ static void use_ends(struct use *use)
 		engine_leave(use->conn);
 }
 
+/* Whether a receive that begins is the engine's. */
+static bool begins(struct conn *conn, struct engine *engine, int fd)
+{
+	if (atomic_load_explicit(&engine->state, memory_order_relaxed) == ENGINE_APART)
+		engine_step(conn, engine, fd);
+	far_adopts(conn, engine);
+	if (!engine_reads(engine))
+		return false;
+	pthread_testcancel();
+	return true;
+}
+
 ssize_t engine_recv(struct conn *conn, int fd, const struct iovec *iov, int count, int flags)
 {
 	struct engine *engine = engine_enter(conn, fd);
@@ -310,14 +392,8 @@ ssize_t engine_recv(struct conn *conn, int fd, const struct iovec *iov, int coun
 	size_t bytes;
 	int rc;
 
-	if (!engine || count < 0 || count > IOV_MAX)
+	if (!engine || count < 0 || count > IOV_MAX || !begins(conn, engine, fd))
 		return ENGINE_BY_KERNEL;
-	if (atomic_load_explicit(&engine->state, memory_order_relaxed) == ENGINE_APART)
-		engine_step(conn, engine, fd);
-	far_adopts(conn, engine);
-	if (!engine_reads(engine))
-		return ENGINE_BY_KERNEL;
-	pthread_testcancel();
 	for (int i = 0; i < count; i++)
 		receive.left += iov[i].iov_len;
 	receive.later = settings.recv_async && !far_is(engine) && engine_may_be_later(conn, receive.left, flags);
@@ -336,6 +412,24 @@ ssize_t engine_recv(struct conn *conn, int fd, const struct iovec *iov, int coun
 	receive.discard = flags & MSG_TRUNC;
 	if (receive.discard)
 		receive.flags &= ~MSG_TRUNC;
+	return run(&receive, take_wanted(&receive));
+}
+
+ssize_t engine_splice(struct conn *conn, int fd, int pipe, size_t bytes)
+{
+	struct engine *engine = engine_enter(conn, fd);
+	struct receive receive = { .conn = conn,
+				   .engine = engine,
+				   .fd = fd,
+				   .left = bytes,
+				   .discard = true,
+				   .splices = true,
+				   .pipe = pipe };
+	/* NOLINTNEXTLINE(clang-analyzer-deadcode.DeadStores): for the cleanup */
+	__attribute__((cleanup(use_ends))) struct use use = { engine ? conn : NULL, &receive };
+
+	if (!engine || !begins(conn, engine, fd))
+		return ENGINE_BY_KERNEL;
 	return run(&receive, take_wanted(&receive));
 }
 

@@ -119,6 +119,31 @@ void flags_trunc(struct end *end, long unused)
 	tell(end, "done");
 }
 
+/* All that is there is counted, whatever it is. */
+void flags_trunc_large(struct end *end, long unused)
+{
+	char *data = calloc(1, 60000);
+
+	meet(end);
+	get_going(end);
+	if (!end->server) {
+		give_pattern(end->fd, 50000, 1, 0);
+		await(end, "done");
+		free(data);
+		return;
+	}
+	await_bytes(end->fd, 50000);
+	CALL(recv(end->fd, NULL, 60000, MSG_TRUNC | MSG_PEEK));
+	CALL(recv(end->fd, NULL, 30001, MSG_TRUNC | MSG_PEEK));
+	CALL(recv(end->fd, NULL, 30000, MSG_TRUNC));
+	CALL(recv(end->fd, data, 4097, MSG_TRUNC));
+	note("the buffer has %d", data[0]);
+	take_pattern(end->fd, 15900, 1, 34097);
+	CALL(recv(end->fd, NULL, 60000, MSG_TRUNC | MSG_DONTWAIT));
+	tell(end, "done");
+	free(data);
+}
+
 void flags_more(struct end *end, long unused)
 {
 	meet(end);

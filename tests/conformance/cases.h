@@ -31,6 +31,8 @@ enum burst_end {
 	BURST_END_EXIT_GROUP,
 };
 
+enum pipe_kind { PIPE_PIPE, PIPE_FIFO, PIPE_NONBLOCKING };
+
 enum exec_by { EXEC_BY_FORK, EXEC_BY_VFORK, EXEC_BY_SPAWN };
 
 enum fork_by {

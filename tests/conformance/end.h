@@ -111,6 +111,9 @@ void meet(struct end *end);
 /* The same with small socket buffers on both sides, so that a stalled receiver is felt soon. */
 void meet_small(struct end *end);
 
+/* Goes there and back until a connection is on whatever path it will take. */
+void get_going(struct end *end);
+
 /* The server's part where the client connects by itself, to the number that it is told; the listening socket stays. */
 void accept_one(struct end *end);
 

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/syscall.h>
@@ -357,12 +358,15 @@ static ssize_t take_by_preadv64v2(int fd, void *data, size_t bytes)
 static ssize_t take_by_pipe(int fd, void *data, size_t bytes, splicer *call)
 {
 	size_t some = bytes < PIPE_BYTES ? bytes : PIPE_BYTES;
-	int ends[2], saved;
+	int ends[2], saved, there;
 	ssize_t got;
 
 	MUST(pipe(ends));
 	got = call(fd, ends[1], some);
 	saved = errno;
+	MUST(ioctl(ends[0], FIONREAD, &there));
+	if (there != (got > 0 ? got : 0))
+		note_wrong("splice said %zd, the pipe has %d", got, there);
 	if (got > 0 && read(ends[0], data, (size_t)got) != got)
 		note_wrong("splice said %zd, the pipe has less", got);
 	close(ends[0]);

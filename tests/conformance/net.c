@@ -145,6 +145,19 @@ void meet_small(struct end *end)
 	meet_with(end, BUFFERS_SMALL);
 }
 
+void get_going(struct end *end)
+{
+	char data[100] = { 0 };
+
+	for (int i = 0; i < 60; i++) {
+		if (!end->server)
+			give(end->fd, data, sizeof(data));
+		MUST(recv(end->fd, data, sizeof(data), MSG_WAITALL));
+		if (end->server)
+			give(end->fd, data, sizeof(data));
+	}
+}
+
 /* A linear congruence, so that a piece out of place, doubled or missing shows; letters only. */
 static char pattern_at(unsigned int seed, uint64_t position)
 {
