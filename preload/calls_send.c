@@ -130,11 +130,15 @@ ZC_EXPORT int sendmmsg(int fd, struct mmsghdr *messages, unsigned int count, int
 		return real.sendmmsg(fd, messages, count, flags);
 	}
 	while (done < count && done < 1024) {
-		ssize_t sent = send_message(fd, &messages[done].msg_hdr, flags, SEND_SITE());
+		const struct msghdr *message = &messages[done].msg_hdr;
+		ssize_t sent = send_message(fd, message, flags, SEND_SITE());
 
 		if (sent < 0)
 			return done ? (int)done : -1;
 		messages[done++].msg_len = (unsigned int)sent;
+		/* Behind a part of a message nothing may follow but its rest. */
+		if ((size_t)sent < bytes_of(message->msg_iov, message->msg_iovlen))
+			break;
 	}
 	return (int)done;
 }

@@ -144,6 +144,59 @@ void flags_trunc_large(struct end *end, long unused)
 	free(data);
 }
 
+static void pass(int number)
+{
+}
+
+/*
+ * sendmmsg() ends behind a message of which a part alone was taken: for want of room, or as a signal came. Returns the bytes that were.
+ */
+static size_t send_messages(int fd, char *first, size_t bytes)
+{
+	char second[4];
+	struct iovec iov[2] = { { first, bytes }, { second, sizeof(second) } };
+	struct mmsghdr messages[2] = { { .msg_hdr = { .msg_iov = &iov[0], .msg_iovlen = 1 } },
+				       { .msg_hdr = { .msg_iov = &iov[1], .msg_iovlen = 1 } } };
+	int rc;
+
+	pattern_fill(second, sizeof(second), 6, 0);
+	rc = sendmmsg(fd, messages, 2, 0);
+	if (rc == 2 && messages[0].msg_len < bytes)
+		note_wrong("sendmmsg went on behind %u of %zu bytes", messages[0].msg_len, bytes);
+	return rc > 0 ? messages[0].msg_len : 0;
+}
+
+void flags_sendmmsg_part(struct end *end, long signalled)
+{
+	struct itimerval soon = { .it_interval = { .tv_usec = 100000 }, .it_value = { .tv_usec = 100000 } };
+	struct sigaction action = { .sa_handler = pass };
+	size_t room = 30000000, total = 0;
+	char *data;
+
+	meet(end);
+	get_going(end);
+	if (end->server) {
+		await(end, "full");
+		take_to_end(end->fd, 5, 0);
+		return;
+	}
+	data = malloc(room);
+	pattern_fill(data, room, 5, 0);
+	if (signalled) {
+		sigaction(SIGALRM, &action, NULL);
+		setitimer(ITIMER_REAL, &soon, NULL);
+	}
+	set_nonblocking(end->fd, !signalled);
+	total = send_messages(end->fd, data, room);
+	EXPECT(total > 0 && total < room);
+	setitimer(ITIMER_REAL, &(struct itimerval){ 0 }, NULL);
+	set_nonblocking(end->fd, false);
+	tell(end, "full");
+	give(end->fd, data + total, room - total);
+	MUST(shutdown(end->fd, SHUT_WR));
+	free(data);
+}
+
 void flags_more(struct end *end, long unused)
 {
 	meet(end);
