@@ -215,23 +215,54 @@ static void settle_messages(struct mmsghdr *messages, unsigned int count)
 		settle_iov(messages[i].msg_hdr.msg_iov, messages[i].msg_hdr.msg_iovlen);
 }
 
-/* One by one, as the kernel does. */
-static int recv_messages(int fd, struct mmsghdr *messages, unsigned int count, int flags,
-			 const struct timespec *timeout)
+/* Puts what is left of `given`. Returns whether that is nothing. */
+static bool time_runs_out(const struct timespec *given, uint64_t begun, struct timespec *left)
 {
-	uint64_t wait = timeout ? (uint64_t)timeout->tv_sec * NS_PER_SEC + (uint64_t)timeout->tv_nsec : 0;
+	uint64_t gone = clock_now() - begun;
+
+	left->tv_sec = given->tv_sec - (time_t)(gone / NS_PER_SEC);
+	left->tv_nsec = given->tv_nsec - (long)(gone % NS_PER_SEC);
+	if (left->tv_nsec < 0) {
+		left->tv_sec--;
+		left->tv_nsec += NS_PER_SEC;
+	}
+	if (left->tv_sec < 0)
+		*left = (struct timespec){ 0 };
+	return !left->tv_sec && !left->tv_nsec;
+}
+
+/* An error behind messages that were received is told by the next call; what that would meet by itself is not kept. */
+static void keep_error(struct conn *conn, int error)
+{
+	if (error != EAGAIN && error != EINTR && error != EFAULT)
+		atomic_store(&conn->sg.error, error);
+}
+
+/* One by one, as the kernel does. */
+static int recv_messages(struct conn *conn, int fd, struct mmsghdr *messages, unsigned int count, int flags,
+			 struct timespec *timeout)
+{
+	struct timespec given = timeout ? *timeout : (struct timespec){ 0 };
 	uint64_t begun = clock_now();
 	unsigned int done = 0;
 
+	if (given.tv_sec < 0 || given.tv_nsec < 0 || given.tv_nsec >= (long)NS_PER_SEC) {
+		errno = EINVAL;
+		return -1;
+	}
 	while (done < count && done < IOV_MAX) {
 		ssize_t got = recvmsg(fd, &messages[done].msg_hdr, flags & ~MSG_WAITFORONE);
 
-		if (got < 0)
-			return done ? (int)done : -1;
+		if (got < 0 && !done)
+			return -1;
+		if (got < 0) {
+			keep_error(conn, errno);
+			break;
+		}
 		messages[done++].msg_len = (unsigned int)got;
 		if (flags & MSG_WAITFORONE)
 			flags |= MSG_DONTWAIT;
-		if (timeout && clock_now() - begun >= wait)
+		if (timeout && time_runs_out(&given, begun, timeout))
 			break;
 	}
 	return (int)done;
@@ -243,7 +274,7 @@ ZC_EXPORT int recvmmsg(int fd, struct mmsghdr *messages, unsigned int count, int
 	int got;
 
 	if (conn && engine_is_there(conn))
-		return recv_messages(fd, messages, count, flags, timeout);
+		return recv_messages(conn, fd, messages, count, flags, timeout);
 	recv_begins(conn, fd);
 	got = SETTLED(settle_messages(messages, count), real.recvmmsg(fd, messages, count, flags, timeout));
 	for (int i = 0; i < got; i++) {
