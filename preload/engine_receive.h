@@ -23,7 +23,9 @@ struct receive {
 	bool by_ring;	  /* came what it has taken last */
 	bool offers;	  /* its memory to the peer's device */
 	bool asked;	  /* whether the socket is one that waits: poll, unlike a receive, would wait in any case */
+	bool slept;	  /* by the socket, in the kernel's own receive */
 	unsigned int nothing;
+	uint64_t waits_since; /* ns: it had to wait for the first time */
 	int pipe, pipe_error; /* of splices; -errno, of what it took last */
 };
 

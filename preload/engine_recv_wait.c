@@ -6,6 +6,9 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <time.h>
 
 #include "common/clock.h"
 #include "common/sys.h"
@@ -13,6 +16,7 @@
 #include "preload/engine_later.h"
 #include "preload/engine_receive.h"
 #include "preload/far.h"
+#include "preload/guest.h"
 #include "preload/real.h"
 #include "preload/send.h"
 #include "preload/signals.h"
@@ -90,6 +94,40 @@ static ssize_t rest(struct receive *receive, struct engine_sleep *sleep)
 	return got == -EAGAIN ? 1 : got;
 }
 
+/* What SO_RCVTIMEO says; 0: it does not end a receive. */
+static uint64_t limit_of(struct conn *conn, int fd)
+{
+	struct timeval limit = { 0 };
+	socklen_t bytes = sizeof(limit);
+
+	if (guest_sandboxed() || far_may_rest(conn, fd) ||
+	    sys_call(SYS_getsockopt, fd, SOL_SOCKET, SO_RCVTIMEO, (long)&limit, (long)&bytes, 0) < 0)
+		return 0;
+	return (uint64_t)limit.tv_sec * NS_PER_SEC + (uint64_t)limit.tv_usec * (NS_PER_SEC / 1000000);
+}
+
+/*
+ * SO_RCVTIMEO is for all waits of a call together, and a receive of the kernel's would begin anew: this one has what is left. As with
+ * that, any handler ends it. Returns as ask_kernel(), or WOKEN if this is none for it.
+ */
+static ssize_t wait_for_rest(struct receive *receive)
+{
+	struct pollfd look = { .fd = receive->fd, .events = POLLIN | POLLRDHUP };
+	uint64_t limit = limit_of(receive->conn, receive->fd), now = clock_now();
+	uint64_t left = receive->waits_since + limit > now ? receive->waits_since + limit - now : 0;
+	struct timespec time = { (time_t)(left / NS_PER_SEC), (long)(left % NS_PER_SEC) };
+	ssize_t got;
+	int told;
+
+	if (!limit)
+		return WOKEN;
+	told = real.ppoll(&look, 1, &time, NULL);
+	if (told < 0)
+		return -errno;
+	got = look_at_socket(receive);
+	return told && got == -EAGAIN ? WOKEN : got; /* notices of the error queue end no receive */
+}
+
 /* What the socket has besides: looks, or waits in the kernel. Returns 1 for bytes, WOKEN, 0 at the end, or -errno. */
 static ssize_t ask_kernel(struct receive *receive, bool waits)
 {
@@ -112,6 +150,10 @@ static ssize_t ask_kernel(struct receive *receive, bool waits)
 		got = trim_in_sleep(receive->fd);
 		if (got)
 			return got;
+		got = receive->slept ? wait_for_rest(receive) : WOKEN;
+		if (got != WOKEN)
+			return got;
+		receive->slept = true;
 		got = real.recv(receive->fd, &byte, 1, MSG_PEEK);
 		if (got > 0)
 			far_kernel_told(receive->engine);
@@ -162,6 +204,8 @@ ssize_t engine_wait_for_more(struct receive *receive)
 	waits = may_wait(receive);
 	if (!(receive->flags & MSG_DONTWAIT))
 		atomic_store_explicit(&engine->waited, waits, memory_order_relaxed);
+	if (waits && !receive->waits_since)
+		receive->waits_since = clock_now();
 	if (waits && spin(receive))
 		return 1;
 	if (receive->interrupted)

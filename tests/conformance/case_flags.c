@@ -144,6 +144,31 @@ void flags_trunc_large(struct end *end, long unused)
 	free(data);
 }
 
+/* The timeout is for the whole call, not for each of the waits that bytes have ended. */
+void flags_waitall_timeout(struct end *end, long unused)
+{
+	struct timeval time = { .tv_usec = 300000 };
+	char data[20];
+	ssize_t got;
+
+	meet(end);
+	get_going(end);
+	if (!end->server) {
+		for (int i = 0; i < 20; i++) {
+			give_pattern(end->fd, 1, 8, (uint64_t)i);
+			usleep(60000);
+		}
+		meet_at(end, "done");
+		return;
+	}
+	MUST(setsockopt(end->fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof(time)));
+	got = recv(end->fd, data, sizeof(data), MSG_WAITALL);
+	note("%s", got < (ssize_t)sizeof(data) ? "a part" : "all");
+	if (got > 0)
+		pattern_check(data, (size_t)got, 8, 0);
+	meet_at(end, "done");
+}
+
 static void pass(int number)
 {
 }
