@@ -96,7 +96,9 @@ static bool may_be_in_ring(struct conn *conn, int flags)
 /* By the ring, unless its lock turns out to be lost (engine_lost): then the kernel tells of the reset. */
 static ssize_t receive_by_ring(struct conn *conn, int fd, const struct iovec *iov, int count, int flags)
 {
-	ssize_t got = engine_recv(conn, fd, iov, count, flags);
+	bool stays = (flags & (MSG_PEEK | MSG_WAITALL)) == (MSG_PEEK | MSG_WAITALL);
+	ssize_t got = __builtin_expect(stays, 0) ? engine_peek_all(conn, fd, iov, count, flags) :
+						   engine_recv(conn, fd, iov, count, flags);
 
 	return __builtin_expect(got == -EDEADLK, 0) && !engine_has_met(conn) ? ENGINE_BY_KERNEL : got;
 }

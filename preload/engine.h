@@ -282,6 +282,9 @@ bool engine_was_refused(const struct engine *engine, uint32_t *seen);
 /* Receives. Returns bytes, -errno, or ENGINE_BY_KERNEL if the connection has no engine. A cancellation point. */
 ssize_t engine_recv(struct conn *conn, int fd, const struct iovec *iov, int count, int flags);
 
+/* The same with MSG_PEEK and MSG_WAITALL: waits until all that is asked for is there at once, or something ends that. */
+ssize_t engine_peek_all(struct conn *conn, int fd, const struct iovec *iov, int count, int flags);
+
 /*
  * splice() into a pipe: waits for bytes as engine_recv(), and never for the pipe. Returns as that, or ENGINE_PIPE_FULL if there are some
  * for which the pipe has no room.

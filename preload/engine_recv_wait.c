@@ -23,6 +23,7 @@
 #include "preload/trim.h"
 
 #define ASK_EVERY_NS 20000
+#define PEEK_EVERY_MS 1	   /* bytes that stay are readable: no wait tells of more */
 #define NOTHING_MAX 100000 /* looks at bytes that are neither data nor doorbells, before they are taken for nonsense */
 
 /* Spins for the ring while that has paid lately. Returns whether there is something. */
@@ -242,4 +243,41 @@ ssize_t engine_wait_for_more(struct receive *receive)
 	engine->ended = !rc;
 	engine->error = (int)-rc;
 	return 1;
+}
+
+/* Returns when `wanted` bytes are unread, or when a receive that has some would wait no longer for more. */
+static void await_unread(struct conn *conn, int fd, size_t wanted, uint64_t since)
+{
+	struct pollfd look = { .fd = fd, .events = POLLRDHUP };
+	uint64_t limit = limit_of(conn, fd);
+	uint32_t ran = signals_run;
+	int there;
+
+	while (engine_unread(conn, fd, &there) && (size_t)there < wanted) {
+		if (limit && clock_now() - since >= limit)
+			return;
+		if (real.poll(&look, 1, PEEK_EVERY_MS) < 0 || signals_run != ran ||
+		    look.revents & (POLLRDHUP | POLLHUP))
+			return;
+		if (look.revents)
+			real.poll(NULL, 0, PEEK_EVERY_MS); /* by notices of the error queue */
+	}
+}
+
+ssize_t engine_peek_all(struct conn *conn, int fd, const struct iovec *iov, int count, int flags)
+{
+	uint64_t since = clock_now();
+	size_t wanted = 0;
+	ssize_t got;
+
+	for (int i = 0; i < count; i++)
+		wanted += iov[i].iov_len;
+	do {
+		got = engine_recv(conn, fd, iov, count, flags & ~MSG_WAITALL);
+		if (got <= 0 || (size_t)got >= wanted || !conn_waits(fd, flags))
+			return got;
+		await_unread(conn, fd, wanted, since);
+		got = engine_recv(conn, fd, iov, count, (flags & ~MSG_WAITALL) | MSG_DONTWAIT);
+	} while (got == -EAGAIN); /* another one has taken them */
+	return got;
 }

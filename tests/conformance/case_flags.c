@@ -169,6 +169,40 @@ void flags_waitall_timeout(struct end *end, long unused)
 	meet_at(end, "done");
 }
 
+/* All that is asked for has to be there at once, before the stream ends. */
+void flags_peek_waitall(struct end *end, long unused)
+{
+	struct timeval time = { .tv_usec = 50000 };
+
+	meet(end);
+	get_going(end);
+	if (!end->server) {
+		send_text(end, "ab", 0);
+		meet_at(end, "some");
+		usleep(20000);
+		send_text(end, "cdefg", 0);
+		meet_at(end, "seen");
+		usleep(20000);
+		MUST(shutdown(end->fd, SHUT_WR));
+		meet_at(end, "done");
+		return;
+	}
+	await_bytes(end->fd, 2);
+	meet_at(end, "some");
+	note_recv(end->fd, 5, MSG_PEEK | MSG_WAITALL);
+	note_recv(end->fd, 2, MSG_PEEK | MSG_WAITALL);
+	await_bytes(end->fd, 7);
+	note_recv(end->fd, 9, MSG_PEEK | MSG_WAITALL | MSG_DONTWAIT);
+	MUST(setsockopt(end->fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof(time)));
+	note_recv(end->fd, 9, MSG_PEEK | MSG_WAITALL);
+	MUST(setsockopt(end->fd, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){ 0 }, sizeof(time)));
+	meet_at(end, "seen");
+	note_recv(end->fd, 9, MSG_PEEK | MSG_WAITALL);
+	note_recv(end->fd, 9, MSG_WAITALL);
+	note_recv(end->fd, 9, MSG_PEEK | MSG_WAITALL);
+	meet_at(end, "done");
+}
+
 static void pass(int number)
 {
 }
