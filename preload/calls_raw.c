@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/sendfile.h>
@@ -40,8 +41,8 @@ static void put(long at, const void *from, size_t bytes)
 	struct iovec local = { (void *)from, bytes }, remote = { (void *)at, bytes };
 	int saved = errno;
 
-	if (!guest_sandboxed())
-		process_vm_writev(getpid(), &local, 1, &remote, 1, 0);
+	if (guest_sandboxed() || (process_vm_writev(getpid(), &local, 1, &remote, 1, 0) < 0 && errno != EFAULT))
+		memcpy((void *)at, from, bytes);
 	errno = saved;
 }
 
@@ -142,7 +143,7 @@ static bool does_epoll_pwait2(const long *a, long *answer)
 	if (!is_sigset(a[4], a[5]))
 		return false;
 	*answer = epoll_pwait2((int)a[0], (struct epoll_event *)a[1], (int)a[2], time, (const sigset_t *)a[4]);
-	if (*answer < 0 && errno == ENOSYS)
+	if (*answer < 0 && errno == ENOSYS && (!time || watch_time_is_valid(time)))
 		*answer = epoll_pwait((int)a[0], (struct epoll_event *)a[1], (int)a[2], to_ms(time),
 				      (const sigset_t *)a[4]);
 	return true;
