@@ -262,6 +262,21 @@ static void what_is_being_filled_is_not_taken_back(void **state)
 	end_offer();
 }
 
+/* Its answer would be taken for that of the next one. */
+static void nothing_is_offered_before_the_answer(void **state)
+{
+	struct verbs_region *next;
+	uint32_t number;
+
+	offer_sink();
+	assert_int_equal(verbs_retract(ends[1], offer_number), -EAGAIN);
+	assert_int_equal(verbs_offer(ends[1], sink + 16, MESSAGE, &number, &next), -EAGAIN);
+	assert_int_equal(retract(), 0);
+	end_offer();
+	offer_sink();
+	end_offer();
+}
+
 static void a_line_that_is_torn_is_no_offer(void **state)
 {
 	offer_sink();
@@ -423,6 +438,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(what_was_taken_back_is_not_filled, begin, finish),
 		cmocka_unit_test_setup_teardown(what_is_being_filled_is_not_taken_back, begin, finish),
 		cmocka_unit_test_setup_teardown(a_claim_behind_the_taking_back_is_given_up, begin, finish),
+		cmocka_unit_test_setup_teardown(nothing_is_offered_before_the_answer, begin, finish),
 		cmocka_unit_test_setup_teardown(a_line_that_is_torn_is_no_offer, begin, finish),
 		cmocka_unit_test_setup_teardown(more_than_was_offered_is_refused, begin, finish),
 		cmocka_unit_test_setup_teardown(an_end_that_has_broken_offers_nothing, begin, finish),
