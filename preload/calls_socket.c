@@ -109,7 +109,8 @@ ZC_EXPORT int connect(int fd, const struct sockaddr *address, socklen_t bytes)
 	}
 	rc = real.connect(fd, address, bytes);
 	saved = errno;
-	if (address && (address->sa_family == AF_INET || address->sa_family == AF_INET6) && BUSY_OR_BETTER(rc) &&
+	/* Only what the kernel has read can be read. */
+	if (BUSY_OR_BETTER(rc) && address && (address->sa_family == AF_INET || address->sa_family == AF_INET6) &&
 	    is_tcp(fd))
 		opened(fd, ROLE_CLIENT, asked_for(address, bytes, &peer));
 	errno = saved;

@@ -425,6 +425,9 @@ void flags_refused(struct end *end, long unused)
 	CALL(pwritev2(end->fd, many, 1, 0, 0));
 	CALL(preadv2(end->fd, many, 1, 0, 0));
 	CALL(lseek(end->fd, 0, SEEK_SET));
+	CALL(connect(end->fd, (struct sockaddr *)bad, sizeof(struct sockaddr_in)));
+	CALL(connect(-1, (struct sockaddr *)bad, sizeof(struct sockaddr_in)));
+	CALL(connect((int)MUST(socket(AF_INET, SOCK_STREAM, 0)), (struct sockaddr *)bad, sizeof(struct sockaddr_in)));
 	CALL(sendfile(end->fd, end->fd, NULL, 10));
 	CALL(splice(end->fd, NULL, end->fd, NULL, 10, 0));
 	CALL(send(end->fd, "a", 1, MSG_ERRQUEUE | MSG_DONTWAIT));
