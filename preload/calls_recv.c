@@ -313,27 +313,45 @@ ZC_EXPORT ssize_t readv(int fd, const struct iovec *iov, int count)
 	return RECEIVED(conn, fd, iov, count, 0, settle_iov(iov, (size_t)count), real.readv(fd, iov, count), &ringed);
 }
 
+/* Of those that the kernel knows, only this one is about a socket; others may be refused. */
+#define READ_FLAGS (RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_NOWAIT | RWF_APPEND)
+
+/* Whether flags and position are such as the kernel refuses on a socket, whose bytes may be in a ring. */
+static bool kernel_refuses(const struct conn *conn, off64_t offset, int flags)
+{
+	return conn && engine_is_there(conn) && (offset != -1 || flags & ~READ_FLAGS);
+}
+
+/* It may be one that a newer kernel takes, and that would read from the stream what is no data. */
+static ssize_t refuse(int fd, const struct iovec *iov, int count, off64_t offset, int flags)
+{
+	if (offset != -1)
+		return real.preadv64v2(fd, iov, count, offset, flags);
+	errno = EOPNOTSUPP;
+	return -1;
+}
+
 ZC_EXPORT ssize_t preadv2(int fd, const struct iovec *iov, int count, off_t offset, int flags)
 {
 	struct conn *conn = table_conn(fd);
+	int waits = flags & RWF_NOWAIT ? MSG_DONTWAIT : 0;
 	bool ringed;
 
-	/* A socket has no positions, and what the flags ask for is the kernel's to know. */
-	if (conn && engine_is_there(conn) && (offset != -1 || flags))
-		return real.preadv2(fd, iov, count, offset, flags);
-	return RECEIVED(conn, fd, iov, count, 0, settle_iov(iov, (size_t)count),
+	if (kernel_refuses(conn, offset, flags))
+		return refuse(fd, iov, count, offset, flags);
+	return RECEIVED(conn, fd, iov, count, waits, settle_iov(iov, (size_t)count),
 			real.preadv2(fd, iov, count, offset, flags), &ringed);
 }
 
 ZC_EXPORT ssize_t preadv64v2(int fd, const struct iovec *iov, int count, off64_t offset, int flags)
 {
 	struct conn *conn = table_conn(fd);
+	int waits = flags & RWF_NOWAIT ? MSG_DONTWAIT : 0;
 	bool ringed;
 
-	/* A socket has no positions, and what the flags ask for is the kernel's to know. */
-	if (conn && engine_is_there(conn) && (offset != -1 || flags))
-		return real.preadv64v2(fd, iov, count, offset, flags);
-	return RECEIVED(conn, fd, iov, count, 0, settle_iov(iov, (size_t)count),
+	if (kernel_refuses(conn, offset, flags))
+		return refuse(fd, iov, count, offset, flags);
+	return RECEIVED(conn, fd, iov, count, waits, settle_iov(iov, (size_t)count),
 			real.preadv64v2(fd, iov, count, offset, flags), &ringed);
 }
 

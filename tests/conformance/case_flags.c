@@ -203,6 +203,44 @@ void flags_peek_waitall(struct end *end, long unused)
 	meet_at(end, "done");
 }
 
+/* Of the flags of preadv2(), RWF_NOWAIT is about a socket, and others are about nothing there. */
+void flags_preadv2(struct end *end, long unused)
+{
+	char data[10];
+	struct iovec iov = { data, sizeof(data) };
+
+	meet(end);
+	get_going(end);
+	if (!end->server) {
+		meet_at(end, "nothing");
+		give_pattern(end->fd, 40, 9, 0);
+		for (int i = 0; i < 3; i++) {
+			await(end, "waits");
+			give_pattern(end->fd, 10, 9, 40 + (uint64_t)i * 10);
+		}
+		await(end, "done");
+		return;
+	}
+	CALL(preadv2(end->fd, &iov, 1, -1, RWF_NOWAIT));
+	meet_at(end, "nothing");
+	await_bytes(end->fd, 40);
+	CALL(preadv2(end->fd, &iov, 1, -1, RWF_NOWAIT));
+	CALL(preadv64v2(end->fd, &iov, 1, -1, RWF_NOWAIT | RWF_HIPRI));
+	CALL(preadv2(end->fd, &iov, 1, 0, RWF_NOWAIT));
+	CALL(preadv2(end->fd, &iov, 1, -2, 0));
+	CALL(preadv2(end->fd, &iov, 1, -1, 1 << 30));
+	CALL(preadv2(end->fd, &iov, 1, -1, RWF_DSYNC | RWF_SYNC));
+	CALL(preadv2(end->fd, &iov, 1, -1, RWF_HIPRI));
+	EXPECT(pattern_check(data, sizeof(data), 9, 30));
+	for (int i = 0; i < 3; i++) {
+		tell(end, "waits");
+		CALL(preadv2(end->fd, &iov, 1, -1, RWF_HIPRI));
+	}
+	EXPECT(pattern_check(data, sizeof(data), 9, 60));
+	CALL(preadv2(end->fd, &iov, 1, -1, RWF_NOWAIT));
+	tell(end, "done");
+}
+
 static void pass(int number)
 {
 }
