@@ -133,42 +133,6 @@ static ssize_t receive_by_ring(struct conn *conn, int fd, const struct iovec *io
 		recv_ends(conn, rc_, flags);                                                                           \
 	})
 
-ZC_EXPORT ssize_t recv(int fd, void *data, size_t bytes, int flags)
-{
-	struct conn *conn = conn_of_socket(fd);
-	struct iovec iov = { data, bytes };
-	bool ringed;
-
-	return RECEIVED(conn, fd, &iov, 1, flags, guard_settle(data, bytes), real.recv(fd, data, bytes, flags),
-			&ringed);
-}
-
-ZC_EXPORT ssize_t __recv_chk(int fd, void *data, size_t bytes, size_t room, int flags)
-{
-	return bytes > room ? real.__recv_chk(fd, data, bytes, room, flags) : recv(fd, data, bytes, flags);
-}
-
-ZC_EXPORT ssize_t recvfrom(int fd, void *data, size_t bytes, int flags, struct sockaddr *address,
-			   socklen_t *address_bytes)
-{
-	struct conn *conn = conn_of_socket(fd);
-	struct iovec iov = { data, bytes };
-	bool ringed;
-	ssize_t got = RECEIVED(conn, fd, &iov, 1, flags, guard_settle(data, bytes),
-			       real.recvfrom(fd, data, bytes, flags, address, address_bytes), &ringed);
-
-	if (__builtin_expect(ringed, 0) && got >= 0 && address && address_bytes)
-		*address_bytes = 0; /* as the kernel's TCP has it */
-	return got;
-}
-
-ZC_EXPORT ssize_t __recvfrom_chk(int fd, void *data, size_t bytes, size_t room, int flags, struct sockaddr *address,
-				 socklen_t *address_bytes)
-{
-	return bytes > room ? real.__recvfrom_chk(fd, data, bytes, room, flags, address, address_bytes) :
-			      recvfrom(fd, data, bytes, flags, address, address_bytes);
-}
-
 /* The program reads the error queue itself: it must not meet our notices there. */
 static ssize_t recv_error_queue(struct conn *conn, int fd, struct msghdr *message, int flags)
 {
@@ -189,6 +153,65 @@ static ssize_t recv_error_queue(struct conn *conn, int fd, struct msghdr *messag
 			return got;
 		*message = given;
 	}
+}
+
+/* The same of a call that asks for no control messages, by which alone notices are told apart. */
+static ssize_t recvfrom_error_queue(struct conn *conn, int fd, struct iovec *iov, int flags, struct sockaddr *address,
+				    socklen_t *address_bytes)
+{
+	char control[256] __attribute__((aligned(8)));
+	struct msghdr message = { .msg_name = address_bytes ? address : NULL,
+				  .msg_namelen = address_bytes ? *address_bytes : 0,
+				  .msg_iov = iov,
+				  .msg_iovlen = 1,
+				  .msg_control = control,
+				  .msg_controllen = sizeof(control) };
+	ssize_t got = recv_error_queue(conn, fd, &message, flags);
+
+	if (got >= 0 && address && address_bytes)
+		*address_bytes = message.msg_namelen;
+	return got;
+}
+
+ZC_EXPORT ssize_t recv(int fd, void *data, size_t bytes, int flags)
+{
+	struct conn *conn = conn_of_socket(fd);
+	struct iovec iov = { data, bytes };
+	bool ringed;
+
+	if (conn && flags & MSG_ERRQUEUE)
+		return recvfrom_error_queue(conn, fd, &iov, flags, NULL, NULL);
+	return RECEIVED(conn, fd, &iov, 1, flags, guard_settle(data, bytes), real.recv(fd, data, bytes, flags),
+			&ringed);
+}
+
+ZC_EXPORT ssize_t __recv_chk(int fd, void *data, size_t bytes, size_t room, int flags)
+{
+	return bytes > room ? real.__recv_chk(fd, data, bytes, room, flags) : recv(fd, data, bytes, flags);
+}
+
+ZC_EXPORT ssize_t recvfrom(int fd, void *data, size_t bytes, int flags, struct sockaddr *address,
+			   socklen_t *address_bytes)
+{
+	struct conn *conn = conn_of_socket(fd);
+	struct iovec iov = { data, bytes };
+	bool ringed;
+	ssize_t got;
+
+	if (conn && flags & MSG_ERRQUEUE)
+		return recvfrom_error_queue(conn, fd, &iov, flags, address, address_bytes);
+	got = RECEIVED(conn, fd, &iov, 1, flags, guard_settle(data, bytes),
+		       real.recvfrom(fd, data, bytes, flags, address, address_bytes), &ringed);
+	if (__builtin_expect(ringed, 0) && got >= 0 && address && address_bytes)
+		*address_bytes = 0; /* as the kernel's TCP has it */
+	return got;
+}
+
+ZC_EXPORT ssize_t __recvfrom_chk(int fd, void *data, size_t bytes, size_t room, int flags, struct sockaddr *address,
+				 socklen_t *address_bytes)
+{
+	return bytes > room ? real.__recvfrom_chk(fd, data, bytes, room, flags, address, address_bytes) :
+			      recvfrom(fd, data, bytes, flags, address, address_bytes);
 }
 
 ZC_EXPORT ssize_t recvmsg(int fd, struct msghdr *message, int flags)
@@ -275,7 +298,7 @@ ZC_EXPORT int recvmmsg(int fd, struct mmsghdr *messages, unsigned int count, int
 	struct conn *conn = conn_of_socket(fd);
 	int got;
 
-	if (conn && engine_is_there(conn))
+	if (conn && (engine_is_there(conn) || flags & MSG_ERRQUEUE))
 		return recv_messages(conn, fd, messages, count, flags, timeout);
 	recv_begins(conn, fd);
 	got = SETTLED(settle_messages(messages, count), real.recvmmsg(fd, messages, count, flags, timeout));

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -390,4 +391,53 @@ void option_low_water(struct end *end, long how)
 		give_pattern(end->fd, 10000, 2, 0);
 	else
 		take_pattern(end->fd, 10000, 2, 0);
+}
+
+/* Returns what is on the error queue, by each of the calls that can ask. */
+static ssize_t ask_error_queue(int fd, long how)
+{
+	char data[100], control[200];
+	struct iovec iov = { data, sizeof(data) };
+	struct mmsghdr message = { .msg_hdr = { .msg_iov = &iov,
+						.msg_iovlen = 1,
+						.msg_control = control,
+						.msg_controllen = sizeof(control) } };
+	const int flags = MSG_ERRQUEUE | MSG_DONTWAIT;
+
+	switch (how) {
+	case 0:
+		return recv(fd, data, sizeof(data), flags);
+	case 1:
+		return recvfrom(fd, data, sizeof(data), flags, NULL, NULL);
+	case 2:
+		return recvmsg(fd, &message.msg_hdr, flags);
+	default:
+		return recvmmsg(fd, &message, 1, flags, NULL);
+	}
+}
+
+/* A program that has not asked for any notice meets none there. */
+void option_error_queue(struct end *end, long how)
+{
+	size_t bytes = 1 << 20;
+	char *data;
+	int met = 0;
+
+	meet(end);
+	get_going(end);
+	if (end->server) {
+		for (int i = 0; i < 50; i++) {
+			take_quietly(end->fd, bytes, 1, 0);
+			tell(end, "taken");
+		}
+		return;
+	}
+	data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	pattern_fill(data, bytes, 1, 0);
+	for (int i = 0; i < 50; i++) {
+		give(end->fd, data, bytes);
+		await(end, "taken");
+		met += ask_error_queue(end->fd, how) >= 0 || errno != EAGAIN;
+	}
+	note("met: %d", met);
 }
