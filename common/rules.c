@@ -22,7 +22,11 @@ struct word {
 
 static const char *const what_words = "a rule has five words: use PATH|tcp server|client PROGRAM ADDRESS/PREFIX:PORT";
 static const char *const what_use = "a rule begins with the word `use`";
-static const char *const what_path = "PATH is copy, sg, zerocopy, auto or tcp";
+static const char *const what_path = "PATH is one of:"
+#define ZC_PATH(id, name, sends, help) " " name
+#include "common/paths.def"
+#undef ZC_PATH
+	;
 static const char *const what_role = "the third word is `server` or `client`";
 static const char *const what_program = "PROGRAM is a file name of at most 63 characters, with * and ?";
 static const char *const what_address = "ADDRESS is IPv4, IPv6 in brackets, or *";

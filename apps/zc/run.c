@@ -28,21 +28,49 @@ static void refused(const char *message)
 	settings_refused = command_usage("run", "%s", message);
 }
 
+/* Puts a name into the environment that holds in whatever directory the program goes on. Returns 0 or -errno. */
+static int set_absolute(const char *env, const char *name)
+{
+	char here[PATH_MAX], whole[2 * PATH_MAX];
+
+	if (!name || *name == '/')
+		return 0;
+	if (!getcwd(here, sizeof(here)))
+		return -errno;
+	if ((size_t)snprintf(whole, sizeof(whole), "%s/%s", here, name) >= PATH_MAX)
+		return -ENAMETOOLONG;
+	return setenv(env, whole, 1) ? -errno : 0;
+}
+
+static int set_files(void)
+{
+	int rc = set_absolute("ZC_RULES", settings.rules);
+
+	if (!rc)
+		rc = set_absolute("ZC_STATS_DIR", settings.stats_dir);
+	if (!rc)
+		rc = set_absolute("ZC_LOG_FILE", settings.log_file);
+	return rc ? command_failed("run", "names of files can't be made absolute: %s", strerror(-rc)) : 0;
+}
+
 /* Files that a program would only find unusable when it is too late to say so. */
 static int check_files(void)
 {
 	static struct rules rules;
 	char message[PATH_MAX + 256];
 	struct stat info;
-	int fd;
+	int fd, rc;
 
 	if (settings.rules && rules_read(settings.rules, &rules, message, sizeof(message)) < 0)
 		return command_usage("run", "%s", message);
-	if (settings.stats_dir && (stat(settings.stats_dir, &info) < 0 || access(settings.stats_dir, W_OK | X_OK)))
+	rc = !settings.stats_dir			 ? 0 :
+	     stat(settings.stats_dir, &info) < 0	 ? errno :
+	     !S_ISDIR(info.st_mode)			 ? ENOTDIR :
+	     access(settings.stats_dir, W_OK | X_OK) < 0 ? errno :
+							   0;
+	if (rc)
 		return command_usage("run", "ZC_STATS_DIR=%s: %s; allowed is a directory that may be written to",
-				     settings.stats_dir, strerror(errno));
-	if (settings.stats_dir && !S_ISDIR(info.st_mode))
-		return command_usage("run", "ZC_STATS_DIR=%s: is no directory", settings.stats_dir);
+				     settings.stats_dir, rc == ENOTDIR ? "is no directory" : strerror(rc));
 	if (!settings.log_level || !settings.log_file)
 		return 0;
 	fd = open(settings.log_file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
@@ -120,6 +148,8 @@ int zc_run(int argc, char **argv)
 	if (settings_load(refused))
 		return settings_refused;
 	rc = check_files();
+	if (!rc)
+		rc = set_files();
 	if (rc)
 		return rc;
 	argv += optind;

@@ -92,7 +92,7 @@ def test_every_refused_setting_is_told(zc):
 @pytest.mark.parametrize(
     "text, what",
     [
-        ("use fast client * *:*\n", "line 1: PATH is"),
+        ("use fast client * *:*\n", "line 1: PATH is one of: " + " ".join(PATHS)),
         ("# fine\n\nuse sg client redis-* 10.0.0.0/8:6379\nuse sg both * *:*\n", "line 4"),
         ("use sg client * *:0\n", "PORT"),
         ("use sg client * 10.0.0.0/33:1\n", "PREFIX"),
@@ -120,10 +120,23 @@ def test_missing_file_is_named(zc, tmp_path, name):
     assert name in got.stderr and absent in got.stderr
 
 
-def test_stats_dir_must_be_a_directory(zc, tmp_path):
-    (tmp_path / "file").touch(0o777)
+@pytest.mark.parametrize("mode", [0o777, 0o644])
+def test_stats_dir_must_be_a_directory(zc, tmp_path, mode):
+    (tmp_path / "file").touch()
+    (tmp_path / "file").chmod(mode)
     got = zc("run", "true", ZC_STATS_DIR=str(tmp_path / "file"))
-    assert got.returncode == 2 and "directory" in got.stderr
+    assert got.returncode == 2 and f"{tmp_path / 'file'}: is no directory; allowed is a directory" in got.stderr
+
+
+def test_relative_files_stay_where_they_are_when_the_program_moves(zc, tmp_path):
+    (tmp_path / "rules").write_text("use copy server * *:*\n")
+    (tmp_path / "stats").mkdir()
+    got = zc("run", "sh", "-c", "cd / && echo $ZC_RULES $ZC_STATS_DIR $ZC_LOG_FILE", ZC_RULES="rules", ZC_STATS_DIR="stats",
+             ZC_LOG="error", ZC_LOG_FILE="./log", cwd=tmp_path)
+    assert (got.returncode, got.stderr) == (0, "")
+    assert got.stdout.split() == [f"{tmp_path}/rules", f"{tmp_path}/stats", f"{tmp_path}/./log"]
+    got = zc("run", "sh", "-c", "echo ${ZC_RULES-none}")
+    assert got.stdout == "none\n"
 
 
 def test_log_file_is_used(zc, tmp_path):
