@@ -139,7 +139,8 @@ static int comparison_fill(struct comparison *out, const struct compare_options 
 		.winner = -1,
 	};
 	for (size_t i = 0; i < options->paths; i++)
-		out->path[i].path = options->path[i];
+		out->path[i] = (struct path_result){ .path = options->path[i],
+						     .rdma_wait = lab_rdma_wait(options, options->path[i]) };
 	if (!out->name || !out->server || !out->client || !out->unit || !out->metric || !out->bytes_source ||
 	    !out->cpu_source || !out->preload || !out->environment)
 		return -ENOMEM;

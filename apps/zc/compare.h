@@ -62,6 +62,9 @@ int compare_parse(int argc, char **argv, struct compare_options *out);
 /* compare_lab.c: where the server is to listen, {address}. */
 const char *server_address(const struct compare_options *options);
 
+/* compare_lab.c: ZC_RDMA_WAIT_MS of a path's runs, NULL to leave it as it is. */
+const char *lab_rdma_wait(const struct compare_options *options, enum zc_path path);
+
 /* Fills in what a known tool prints. Returns 0 or -ENOENT; `names` then lists those that are known. */
 int preset_apply(const char *name, struct compare_options *options, char *names, size_t bytes);
 
@@ -128,8 +131,9 @@ struct path_result {
 	struct rounds rounds;
 	bool by_rounds; /* the verdict: the spreads alone would not have told */
 	struct stats_sum sum;
-	json_t *statistics; /* owned; read back from JSON, in place of the sum */
-	char *explanation;  /* owned */
+	const char *rdma_wait; /* ZC_RDMA_WAIT_MS as --lab has set it; NULL: it has not */
+	json_t *statistics;    /* owned; read back from JSON, in place of the sum */
+	char *explanation;     /* owned */
 };
 
 struct comparison {

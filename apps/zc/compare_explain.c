@@ -174,6 +174,9 @@ int comparison_explain(struct comparison *comparison)
 		if (!out)
 			return -ENOMEM;
 		explain(out, result);
+		if (result->rdma_wait)
+			fprintf(out, " Its connections begin by waiting for RDMA (ZC_RDMA_WAIT_MS=%s, set by --lab).",
+				result->rdma_wait);
 		if (fclose(out))
 			return -ENOMEM;
 	}

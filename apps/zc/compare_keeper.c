@@ -140,6 +140,8 @@ static int set_environment(const struct keeper_plan *plan)
 		return 0;
 	if (setenv("ZC_PATH", plan->path, 1) || setenv("ZC_STATS_DIR", plan->stats_dir, 1))
 		return -errno;
+	if (plan->rdma_wait && setenv("ZC_RDMA_WAIT_MS", plan->rdma_wait, 1))
+		return -errno;
 	return library_preload(plan->library);
 }
 

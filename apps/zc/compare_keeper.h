@@ -19,6 +19,7 @@ struct keeper_plan {
 	const char *library; /* to preload, or NULL */
 	const char *path;    /* ZC_PATH and ZC_STATS_DIR, where there is a library */
 	const char *stats_dir;
+	const char *rdma_wait; /* ZC_RDMA_WAIT_MS, or NULL: as it is */
 	const struct meter *meter;
 };
 

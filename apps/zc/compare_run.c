@@ -273,6 +273,7 @@ static int start(struct one *one, const char *role, const char *command, bool pr
 		.meter = meter,
 		.path = path_name(one->path),
 		.stats_dir = one->stats,
+		.rdma_wait = lab_rdma_wait(one->bench->options, one->path),
 		.library = preload && one->path != PATH_TCP ? one->bench->library : NULL,
 	};
 	char *text;

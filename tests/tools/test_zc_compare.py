@@ -295,6 +295,19 @@ def test_what_the_lab_can_not_do_is_told(compare, arguments, words):
     assert done.returncode == 2 and all(word in done.stderr for word in words), done.stderr
 
 
+@pytest.mark.parametrize("set_by_user", [None, "7"])
+def test_short_runs_of_the_lab_wait_for_rdma(compare, tmp_path, set_by_user):
+    """Inside the guest, as far as zc can tell."""
+    more = {"ZC_RDMA_WAIT_MS": set_by_user} if set_by_user else {}
+    log = tmp_path / "log"
+    comparison = measured(compare, "--lab", paths="tcp,copy,bsdp,auto", client=f"echo {{path}} $ZC_RDMA_WAIT_MS >>{log} && {CLIENT} # {{address}}",
+                          server=f"{SERVER} # {{address}}", LAB_WRITABLE=str(tmp_path), **more)
+    waits = {"bsdp": set_by_user or "5000"} | (dict.fromkeys(["tcp", "copy", "auto"], set_by_user) if set_by_user else {})
+    assert log.read_text().splitlines() == [f"{path} {waits[path]}" if path in waits else path for path in ("tcp", "copy", "bsdp", "auto")]
+    for path in comparison["paths"]:
+        assert ("set by --lab" in path["explanation"]) == (path["path"] == "bsdp" and not set_by_user)
+
+
 def test_a_zc_without_the_labs_scripts_names_them(compare, build, tmp_path):
     installed = tmp_path / "usr" / "bin" / "zc"
     installed.parent.mkdir(parents=True)
