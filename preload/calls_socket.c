@@ -55,6 +55,11 @@ static void opened(int fd, enum stats_role role, const struct sockaddr_storage *
 	if (__builtin_expect(atomic_load_explicit(&low_water_ever, memory_order_relaxed), 0) && conn &&
 	    low_water_is_set(fd))
 		low_water_keeps(conn, fd);
+	if (__builtin_expect(atomic_load_explicit(&peek_offset_ever, memory_order_relaxed), 0) && conn &&
+	    peek_offset_is_set(fd)) {
+		engine_retire(conn, fd);
+		conn_detach(conn, REASON_DETACHED);
+	}
 	if (__builtin_expect(settings.rdma_wait_ms != 0, 0) && conn)
 		far_wait(conn, fd);
 }
@@ -182,8 +187,10 @@ ZC_EXPORT int getsockopt(int fd, int level, int name, void *value, socklen_t *by
 }
 
 /* Options after which notices could meet the program, or bytes are no longer bytes. Returns REASON_NONE for all others. */
-static enum stat_reason leaves_us(int level, int name)
+static enum stat_reason leaves_us(int level, int name, const void *value, socklen_t bytes)
 {
+	if (level == SOL_SOCKET && name == SO_PEEK_OFF && bytes >= sizeof(int) && *(const int *)value >= 0)
+		return REASON_DETACHED;
 	if (level == SOL_SOCKET && (name == SO_ZEROCOPY || name == SO_TIMESTAMPING || name == SO_TIMESTAMPING_NEW))
 		return REASON_APP_ERRQUEUE;
 	if ((level == SOL_IP && name == IP_RECVERR) || (level == SOL_IPV6 && name == IPV6_RECVERR))
@@ -210,7 +217,7 @@ static void low_water_changes(int fd, int bytes)
 
 ZC_EXPORT int setsockopt(int fd, int level, int name, const void *value, socklen_t bytes)
 {
-	enum stat_reason why = leaves_us(level, name);
+	enum stat_reason why = leaves_us(level, name, value, bytes);
 	struct conn *conn = table_conn(fd);
 	int rc;
 
@@ -222,7 +229,7 @@ ZC_EXPORT int setsockopt(int fd, int level, int name, const void *value, socklen
 			if (name == TCP_NOTSENT_LOWAT) {
 				engine_pin(conn, fd);
 			} else if (why == REASON_DETACHED && !engine_retire(conn, fd)) {
-				errno = name == TCP_REPAIR ? EPERM : ENOENT;
+				errno = level == SOL_SOCKET ? EOPNOTSUPP : name == TCP_REPAIR ? EPERM : ENOENT;
 				return -1;
 			}
 			conn_detach(conn, why);
@@ -237,6 +244,8 @@ ZC_EXPORT int setsockopt(int fd, int level, int name, const void *value, socklen
 	rc = real.setsockopt(fd, level, name, value, bytes);
 	if (conn && level == SOL_SOCKET)
 		atomic_store_explicit(&conn->recv_ends, 0, memory_order_relaxed);
+	if (!rc && level == SOL_SOCKET && name == SO_PEEK_OFF)
+		peek_offset_is_set(fd); /* a listening socket hands it down */
 	if (!rc && level == SOL_SOCKET && name == SO_RCVLOWAT)
 		low_water_changes(fd, *(const int *)value);
 	return rc;

@@ -376,3 +376,17 @@ void low_water_keeps(struct conn *conn, int fd)
 	engine_leave(conn);
 	stats_reason(conn->slot, REASON_LOW_WATER);
 }
+
+_Atomic bool peek_offset_ever;
+
+bool peek_offset_is_set(int fd)
+{
+	int offset = -1;
+	socklen_t room = sizeof(offset);
+
+	if (guest_sandboxed() ||
+	    sys_call(SYS_getsockopt, fd, SOL_SOCKET, SO_PEEK_OFF, (long)&offset, (long)&room, 0) < 0 || offset < 0)
+		return false;
+	atomic_store_explicit(&peek_offset_ever, true, memory_order_relaxed);
+	return true;
+}

@@ -61,4 +61,8 @@ extern _Atomic bool low_water_ever;
 bool low_water_is_set(int fd);
 void low_water_keeps(struct conn *conn, int fd);
 
+/* SO_PEEK_OFF: a ring knows no position to look at. As low_water_ever, and low_water_is_set(). */
+extern _Atomic bool peek_offset_ever;
+bool peek_offset_is_set(int fd);
+
 #endif

@@ -38,8 +38,10 @@ static void look_at_inherited(void)
 		if (fds[i].revents & POLLNVAL || table_entry(i) != TABLE_UNKNOWN)
 			continue;
 		conn_classify(i);
-		if (table_entry(i) == TABLE_UNKNOWN)
-			low_water_is_set(i); /* it may be listening */
+		if (table_entry(i) == TABLE_UNKNOWN) { /* it may be listening */
+			low_water_is_set(i);
+			peek_offset_is_set(i);
+		}
 	}
 }
 

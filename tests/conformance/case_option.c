@@ -441,3 +441,51 @@ void option_error_queue(struct end *end, long how)
 	}
 	note("met: %d", met);
 }
+
+static void note_peek(int fd, size_t bytes, int flags)
+{
+	char data[20];
+	ssize_t got = recv(fd, data, bytes, flags | MSG_DONTWAIT);
+
+	note("%s: %.*s (%zd)", flags & MSG_PEEK ? "look" : "take", got > 0 ? (int)got : 0, data, got);
+}
+
+/* Each look goes on where the last one has ended, and what is taken moves that. */
+void option_peek_offset(struct end *end, long how)
+{
+	const int zero = 0, off = -1;
+	int port, listener;
+
+	if (how != LOW_LISTENER) {
+		meet(end);
+	} else if (end->server) {
+		listener = listen_on(addresses.ipv4, &port);
+		CALL(setsockopt(listener, SOL_SOCKET, SO_PEEK_OFF, &zero, sizeof(zero)));
+		tell_number(end, port);
+		end->fd = (int)MUST(accept(listener, NULL, NULL));
+		close(listener);
+	} else {
+		end->fd = connect_to(addresses.ipv4, (int)await_number(end));
+	}
+	if (end->server && how == LOW_BEFORE_DATA)
+		CALL(setsockopt(end->fd, SOL_SOCKET, SO_PEEK_OFF, &zero, sizeof(zero)));
+	get_going(end);
+	if (end->server && how == LOW_AFTER_DATA)
+		CALL(setsockopt(end->fd, SOL_SOCKET, SO_PEEK_OFF, &zero, sizeof(zero)));
+	meet_at(end, "set");
+	if (!end->server) {
+		give(end->fd, "0123456789abcdef", 16);
+		meet_at(end, "done");
+	} else {
+		await_bytes(end->fd, 16);
+		for (int i = 0; i < 3; i++)
+			note_peek(end->fd, 4, MSG_PEEK);
+		note_peek(end->fd, 2, 0);
+		note_peek(end->fd, 4, MSG_PEEK);
+		CALL(setsockopt(end->fd, SOL_SOCKET, SO_PEEK_OFF, &off, sizeof(off)));
+		note_peek(end->fd, 4, MSG_PEEK);
+		note_peek(end->fd, 14, 0);
+		meet_at(end, "done");
+	}
+	get_going(end);
+}
