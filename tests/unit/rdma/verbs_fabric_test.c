@@ -78,10 +78,12 @@ static int begin(void **state)
 
 static int finish(void **state)
 {
-	opened.is_gone = true; /* nothing stays */
+	opened.is_gone = true; /* nothing stays, as what has broken looks for devices that are gone */
 	for (int end = 0; end < 2; end++) {
-		if (ends[end])
+		if (ends[end]) {
+			verbs_give_up(ends[end]);
 			verbs_close(ends[end]);
+		}
 		channel_close(&channels[end]);
 	}
 	return 0;
