@@ -7,6 +7,7 @@
 #include "apps/zc/compare.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <net/if.h>
 #include <sched.h>
@@ -342,8 +343,11 @@ static int prepare(struct bench *bench)
 
 static int open_one(struct output *output, const char *option, const char *name)
 {
-	int rc = output_open(output, name);
+	int rc;
 
+	if (name && !*name)
+		return command_usage("compare", "--%s: the name of a file is missing", option);
+	rc = output_open(output, name);
 	return rc ? command_failed("compare", "--%s: %s can't be written: %s", option, name, strerror(-rc)) : 0;
 }
 
@@ -491,8 +495,12 @@ int zc_compare(int argc, char **argv)
 	struct compare_options options;
 	static struct bench bench;
 	struct outputs out = { 0 };
-	int rc = compare_parse(argc, argv, &options);
+	int rc;
 
+	/* Else what is opened next would be taken for it. */
+	if (fcntl(STDOUT_FILENO, F_GETFD) < 0)
+		return command_failed("compare", "standard output is closed");
+	rc = compare_parse(argc, argv, &options);
 	bench = (struct bench){ .options = &options, .signals = -1 };
 	if (rc)
 		goto end;

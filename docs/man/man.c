@@ -114,7 +114,10 @@ static void print_zc(void)
 	for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {
 		char text[1024];
 
-		snprintf(text, sizeof(text), "%s. Remedy: %s.", checks[i].what, checks[i].remedy);
+		if (*checks[i].remedy)
+			snprintf(text, sizeof(text), "%s. Remedy: %s.", checks[i].what, checks[i].remedy);
+		else
+			snprintf(text, sizeof(text), "%s.", checks[i].what);
 		item(checks[i].name, text);
 	}
 	puts(".SH EXIT STATUS\n0 on success, 1 for a failure, 2 for wrong usage; of\n.B zc run\n"

@@ -150,6 +150,8 @@ def pages():
     wrong += [f"libzc.7 does not name {name}" for name in [*names, *sorted(calls())] if name not in text]
     wrong += [f"libzc.7 tells no standard: {line}" for line in text.splitlines()
               if "Allowed: " in line and not re.search(r"Standard: \w+\.$", line)]
+    remedies = (BUILD / "docs/zc.1").read_text()
+    wrong += ["zc.1 tells a remedy that is empty"] if "Remedy: ." in remedies else []
     return wrong
 
 

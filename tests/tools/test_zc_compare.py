@@ -495,10 +495,17 @@ BOTH = ["--server", SERVER, "--client", CLIENT]
     ([*BOTH, "--merge", "file"], "--merge shows results that are there"),
     (["--merge"], "--merge needs FILEs"),
     ([*BOTH, "--nonsense"], "--nonsense"),
+    ([*BOTH, "--json", ""], "--json: the name of a file is missing"),
 ])
 def test_bad_options(zc, arguments, said):
     done = zc("compare", *arguments)
     assert done.returncode == 2 and said in done.stderr and done.stdout == ""
+
+
+def test_a_closed_standard_output(build):
+    done = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", build / "apps/zc/zc", "compare", *BOTH], capture_output=True,
+                          text=True, check=False, timeout=60, env=clean_environment())
+    assert done.returncode == 1 and "standard output is closed" in done.stderr
 
 
 def test_a_refused_setting(zc):
