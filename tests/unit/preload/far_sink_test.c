@@ -6,6 +6,7 @@
 #include "common/clock.h"
 #include "met_testing.h"
 #include "preload/far_internal.h"
+#include "idle_device_testing.h"
 #include "rdma/avail.h"
 
 #define BYTES 40000u
@@ -15,54 +16,11 @@ static struct {
 	int offered, asked, hidden, asked_when_hidden;
 	int answers; /* -EAGAIN so often */
 	int answer;
-	bool given_up;
 } device_did;
 
 static struct engine *engine(void)
 {
 	return atomic_load(&conns[1]->engine);
-}
-
-static enum verbs_state state_now(struct verbs_conn *conn, enum verbs_trouble *trouble)
-{
-	if (trouble)
-		*trouble = VERBS_SILENCE;
-	return device_did.given_up ? VERBS_BROKEN : VERBS_UP;
-}
-
-static void settled(struct verbs_conn *conn, struct verbs_positions *out)
-{
-	*out = (struct verbs_positions){ .settled = true };
-}
-
-static ssize_t push(struct verbs_conn *conn, unsigned int how)
-{
-	return 0;
-}
-
-static int nothing(struct verbs_conn *conn)
-{
-	return 0;
-}
-
-static int no_fd(const struct verbs_conn *conn)
-{
-	return -1;
-}
-
-static bool never(struct verbs_conn *conn, unsigned int what)
-{
-	return true;
-}
-
-static const char *tell(enum verbs_trouble trouble)
-{
-	return "";
-}
-
-static int credit(struct verbs_conn *conn, unsigned int how)
-{
-	return 0;
 }
 
 static int offer(struct verbs_conn *conn, void *address, size_t bytes, uint32_t *number, struct verbs_region **out)
@@ -87,31 +45,11 @@ static void hide(struct verbs_conn *conn, struct verbs_region *region)
 	device_did.asked_when_hidden = device_did.asked;
 }
 
-static unsigned int invalidate(const void *at, size_t bytes)
-{
-	return 0;
-}
-
-static void give_up(struct verbs_conn *conn)
-{
-	device_did.given_up = true;
-}
-
 static const struct verbs_table device = {
-	.state = state_now,
-	.positions = settled,
-	.push = push,
-	.credit = credit,
-	.poll = nothing,
-	.fd = no_fd,
-	.arm = never,
-	.woke = nothing,
-	.tell = tell,
+	IDLE_DEVICE,
 	.offer = offer,
 	.retract = retract,
 	.hide = hide,
-	.invalidate = invalidate,
-	.give_up = give_up,
 };
 
 static struct far fars[2];
@@ -122,6 +60,7 @@ static int begin(void **state)
 	if (connect_ends(state))
 		return -1;
 	memset(&device_did, 0, sizeof(device_did));
+	device_given_up = false;
 	far_verbs = &device;
 	for (int end = 0; end < 2; end++) {
 		struct engine *its = atomic_load(&conns[end]->engine);
@@ -178,7 +117,7 @@ static void memory_is_the_program_s_once_the_device_has_said_so(void **state)
 	end_offer();
 	assert_int_equal(device_did.hidden, 1);
 	assert_int_equal(device_did.asked_when_hidden, 6);
-	assert_false(device_did.given_up);
+	assert_false(device_given_up);
 	end_offer(); /* once */
 	assert_int_equal(device_did.hidden, 1);
 }
@@ -196,7 +135,7 @@ static void a_device_that_says_nothing_is_given_up(void **state)
 	device_did.answers = INT32_MAX;
 	assert_true(offers(BYTES));
 	end_offer();
-	assert_true(device_did.given_up);
+	assert_true(device_given_up);
 	assert_int_equal(device_did.hidden, 1);
 }
 
@@ -205,7 +144,7 @@ static void what_is_being_written_is_waited_for(void **state)
 	device_did.answer = 1;
 	assert_true(offers(BYTES));
 	end_offer(); /* it never comes: half a second, as for a READ */
-	assert_true(device_did.given_up);
+	assert_true(device_given_up);
 	assert_int_equal(device_did.asked, 1);
 }
 

@@ -11,6 +11,7 @@
 #include "rdma/guard.h"
 #include "preload/engine_source.h"
 #include "preload/far_internal.h"
+#include "idle_device_testing.h"
 #include "rdma/spans.h"
 
 static struct engine *engine_of(int end)
@@ -21,47 +22,10 @@ static struct engine *engine_of(int end)
 /* GETs and exposures: of the connecting end's device. */
 static struct {
 	int gets, ended, exposed, hidden, reserved, ahead;
-	bool given_up, silent, guarded, late; /* late: those ahead have not ended yet */
+	bool silent, guarded, late; /* late: those ahead have not ended yet */
 	uint64_t cookies[64];
 	uint64_t told_at_get; /* up to where the peer had been told that all is known */
 } reads;
-
-static enum verbs_state until_given_up(struct verbs_conn *conn, enum verbs_trouble *trouble)
-{
-	if (trouble)
-		*trouble = VERBS_SILENCE;
-	return reads.given_up ? VERBS_BROKEN : VERBS_UP;
-}
-
-static void settled(struct verbs_conn *conn, struct verbs_positions *out)
-{
-	*out = (struct verbs_positions){ .settled = true };
-}
-
-static ssize_t push(struct verbs_conn *conn, unsigned int how)
-{
-	return 0;
-}
-
-static int nothing(struct verbs_conn *conn)
-{
-	return 0;
-}
-
-static int no_fd(const struct verbs_conn *conn)
-{
-	return -1;
-}
-
-static bool never(struct verbs_conn *conn, unsigned int what)
-{
-	return true;
-}
-
-static const char *tell(enum verbs_trouble trouble)
-{
-	return "";
-}
 
 static ssize_t get(struct verbs_conn *conn, const struct verbs_remote *from, size_t bytes, const struct iovec *iov,
 		   int count, size_t skip, unsigned int how, uint64_t cookie)
@@ -84,11 +48,11 @@ static int got(struct verbs_conn *conn, struct verbs_got *out)
 	for (int i = reads.ended; i < reads.gets; i++) {
 		uint64_t cookie = reads.cookies[i % 64];
 
-		if ((reads.silent && !reads.given_up) || (cookie && reads.late))
+		if ((reads.silent && !device_given_up) || (cookie && reads.late))
 			continue;
 		reads.cookies[i % 64] = reads.cookies[reads.ended % 64];
 		reads.ended++;
-		*out = (struct verbs_got){ .cookie = cookie, .error = reads.given_up ? -ENOTCONN : 0 };
+		*out = (struct verbs_got){ .cookie = cookie, .error = device_given_up ? -ENOTCONN : 0 };
 		return 1;
 	}
 	return 0;
@@ -126,45 +90,14 @@ static void hide(struct verbs_conn *conn, struct verbs_region *region)
 	reads.hidden++;
 }
 
-static unsigned int invalidate(const void *at, size_t bytes)
-{
-	return 0;
-}
-
-static void give_up(struct verbs_conn *conn)
-{
-	reads.given_up = true;
-}
-
 static size_t no_sink(struct verbs_conn *conn)
 {
 	return 0;
 }
 
-static int credit(struct verbs_conn *conn, unsigned int how)
-{
-	return 0;
-}
-
 static const struct verbs_table reading_device = {
-	.state = until_given_up,
-	.positions = settled,
-	.push = push,
-	.credit = credit,
-	.poll = nothing,
-	.fd = no_fd,
-	.arm = never,
-	.woke = nothing,
-	.get = get,
-	.got = got,
-	.gets = gets_left,
-	.reserve = reserve,
-	.sink = no_sink,
-	.expose = expose,
-	.hide = hide,
-	.invalidate = invalidate,
-	.give_up = give_up,
-	.tell = tell,
+	IDLE_DEVICE,	    .get = get,	     .got = got,       .gets = gets_left,
+	.reserve = reserve, .sink = no_sink, .expose = expose, .hide = hide,
 };
 
 static struct far fars[2];
@@ -175,6 +108,7 @@ static int connect_far(void **state)
 	if (connect_ends(state))
 		return -1;
 	memset(&reads, 0, sizeof(reads));
+	device_given_up = false;
 	far_verbs = &reading_device;
 	for (int end = 0; end < 2; end++) {
 		fars[end] = (struct far){ .conn = conns[end], .link = (struct verbs_conn *)&reading_device };
@@ -328,7 +262,7 @@ static void sources_are_kept_when_the_queue_pair_breaks(void **state)
 
 	assert_int_equal(source_taken(lane_from(0), number), 0);
 	engine_of(0)->far.entry_at = 0;
-	reads.given_up = true;
+	device_given_up = true;
 	far_parts(conns[0], engine_of(0), ends[0]);
 	assert_int_equal(source_taken(lane_from(0), number), SIZE_MAX);
 	assert_int_equal(reads.hidden, 3);
@@ -350,7 +284,7 @@ static void peer_is_told_of_a_switch_when_what_was_announced_is_here(void **stat
 	assert_true(atomic_load(&lane_from(0)->shared->seen) > before);
 	/* Nothing else brings it now. */
 	memset(source, 'y', sizeof(source));
-	reads.given_up = true;
+	device_given_up = true;
 	far_is_up(conns[1], engine_of(1));
 	assert_int_equal(receive_some(1, sink, sizeof(sink), MSG_DONTWAIT), sizeof(sink));
 	assert_int_equal(sink[0], 'x');
@@ -380,7 +314,7 @@ static void get_that_never_ends_gives_the_queue_pair_up(void **state)
 	announce(source, sizeof(source));
 	reads.silent = true;
 	assert_int_equal(receive_some(1, sink, sizeof(sink), MSG_DONTWAIT), -EAGAIN);
-	assert_true(reads.given_up);
+	assert_true(device_given_up);
 	assert_int_equal(atomic_load(&engine_of(1)->far.state), FAR_BROKEN);
 	/* Until the peer goes on over TCP there is nothing. */
 	assert_true(engine_unread(conns[1], ends[1], &bytes));
@@ -484,7 +418,7 @@ static void break_ends_what_is_fetched_ahead(void **state)
 {
 	reads.late = true;
 	receive_first();
-	reads.given_up = true;
+	device_given_up = true;
 	reads.late = false;
 	assert_int_equal(receive_some(1, sink, 20000, MSG_DONTWAIT), -EAGAIN);
 	assert_int_equal(atomic_load(&engine_of(1)->far.state), FAR_BROKEN);
