@@ -7,6 +7,7 @@
 
 #include "end.h"
 #include "movers.h"
+#include "sets.h"
 
 static struct timespec *timespec_of(int timeout, struct timespec *time)
 {
@@ -27,31 +28,6 @@ static int wait_by_ppoll(int fd, short events, int timeout)
 	struct timespec time;
 
 	return ppoll(&look, 1, timespec_of(timeout, &time), NULL) > 0 ? look.revents : 0;
-}
-
-struct sets {
-	fd_set in, out, except;
-};
-
-static void fill_sets(struct sets *sets, int fd, short events)
-{
-	FD_ZERO(&sets->in);
-	FD_ZERO(&sets->out);
-	FD_ZERO(&sets->except);
-	if (events & POLLIN)
-		FD_SET(fd, &sets->in);
-	if (events & POLLOUT)
-		FD_SET(fd, &sets->out);
-	if (events & POLLPRI)
-		FD_SET(fd, &sets->except);
-}
-
-static int read_sets(const struct sets *sets, int fd, int ready)
-{
-	if (ready <= 0)
-		return 0;
-	return (FD_ISSET(fd, &sets->in) ? POLLIN : 0) | (FD_ISSET(fd, &sets->out) ? POLLOUT : 0) |
-	       (FD_ISSET(fd, &sets->except) ? POLLPRI : 0);
 }
 
 static int wait_by_select(int fd, short events, int timeout)

@@ -8,6 +8,7 @@
 
 #include "end.h"
 #include "movers.h"
+#include "sets.h"
 
 #ifndef SYS_epoll_pwait2
 #define SYS_epoll_pwait2 441
@@ -28,31 +29,6 @@ int raw_ppoll(int fd, short events, int timeout)
 
 	sigemptyset(&mask);
 	return syscall(SYS_ppoll, &look, 1, time_of(timeout, &time), &mask, SIGSET_BYTES) > 0 ? look.revents : 0;
-}
-
-struct sets {
-	fd_set in, out, except;
-};
-
-static void fill_sets(struct sets *sets, int fd, short events)
-{
-	FD_ZERO(&sets->in);
-	FD_ZERO(&sets->out);
-	FD_ZERO(&sets->except);
-	if (events & POLLIN)
-		FD_SET(fd, &sets->in);
-	if (events & POLLOUT)
-		FD_SET(fd, &sets->out);
-	if (events & POLLPRI)
-		FD_SET(fd, &sets->except);
-}
-
-static int read_sets(const struct sets *sets, int fd, long ready)
-{
-	if (ready <= 0)
-		return 0;
-	return (FD_ISSET(fd, &sets->in) ? POLLIN : 0) | (FD_ISSET(fd, &sets->out) ? POLLOUT : 0) |
-	       (FD_ISSET(fd, &sets->except) ? POLLPRI : 0);
 }
 
 int raw_pselect(int fd, short events, int timeout)
