@@ -204,7 +204,8 @@ struct engine *engine_use(struct conn *conn, int fd)
 	uint32_t before;
 	struct engine *engine;
 
-	unseen_settle();
+	if (unseen_fork())
+		unseen_settle();
 	before = atomic_fetch_add(&conn->engine_users, 1);
 	engine = atomic_load(&conn->engine);
 	if (!(before & ENGINE_CLOSING) && engine && table_conn(fd) == conn)

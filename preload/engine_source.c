@@ -279,12 +279,12 @@ static struct guarded *free_place(struct source_books *books)
 }
 
 /* Announces. Returns 0 with the source's number, or -errno. */
-static int announce_bytes(struct conn *conn, struct lane *lane, const char *start, size_t bytes, bool sinks,
+static int announce_bytes(struct conn *conn, struct lane *lane, const char *start, size_t bytes, bool *sunk,
 			  uint64_t *number)
 {
 	struct engine *engine = atomic_load_explicit(&conn->engine, memory_order_relaxed);
 
-	return far_is(engine) ? far_announce(conn, engine, start, bytes, sinks, number) :
+	return far_is(engine) ? far_announce(conn, engine, start, bytes, sunk, number) :
 				source_announce(lane, start, bytes, number);
 }
 
@@ -305,7 +305,7 @@ static int announce_guarded(struct conn *conn, struct lane *lane, char *start, s
 		stats_reason(conn->slot, notice_protect_reason(rc));
 		return rc;
 	}
-	rc = announce_bytes(conn, lane, start, bytes, false, number);
+	rc = announce_bytes(conn, lane, start, bytes, &(bool){ false }, number);
 	if (rc < 0) {
 		guard_release(record);
 		return rc;
@@ -352,6 +352,7 @@ static bool announce(struct conn *conn, struct lane *lane, struct cursor *at, st
 	char *start = (char *)at->iov->iov_base + at->skip;
 	size_t left = at->iov->iov_len - at->skip, most = far_is(engine) ? FAR_CHUNK : CHUNK;
 	size_t bytes = left < most ? left : most, sink = 0;
+	bool sunk;
 	int rc;
 
 	/* Where the peer's receive waits, all that it takes goes there in one. */
@@ -361,13 +362,13 @@ static bool announce(struct conn *conn, struct lane *lane, struct cursor *at, st
 		size_t all = left < sink ? left : sink;
 
 		bytes = source_room(lane) >= all ? all : bytes;
-		out->sunk = true;
 	}
 
 	if (out->count == SOURCE_SLOTS || !has_room(conn, lane, bytes, out)) {
 		stats_reason(conn->slot, REASON_SOURCES_FULL);
 		return false;
 	}
+	sunk = sink != 0;
 	if (out->path == PATH_AZSDP)
 		bytes &= ~(PAGE - 1);
 	rc = far_is(engine) ? far_expose(conn, engine, start, bytes) : 0;
@@ -378,11 +379,12 @@ static bool announce(struct conn *conn, struct lane *lane, struct cursor *at, st
 	if (out->path == PATH_AZSDP)
 		rc = announce_guarded(conn, lane, start, bytes, &out->number[out->count]);
 	else
-		rc = announce_bytes(conn, lane, start, bytes, sink != 0, &out->number[out->count]);
+		rc = announce_bytes(conn, lane, start, bytes, &sunk, &out->number[out->count]);
 	if (rc < 0 && far_is(engine))
 		far_unexpose(conn, engine);
 	if (rc < 0)
 		return false;
+	out->sunk |= sunk;
 	out->count++;
 	out->bytes += bytes;
 	advance(at, bytes);

@@ -124,13 +124,13 @@ uint8_t far_bell(const struct engine *engine);
 
 /*
  * Sources (engine_source.c), under the lock `out`: whether there can be some now, 0 or -errno; lets the peer read so many bytes, before
- * they are put under guard; announces these, for which there is room (sinks: they may be written to what the peer offers); takes back what was
+ * they are put under guard; announces these, for which there is room (*sunk: whether they may be written to what the peer offers, and then whether they are being); takes back what was
  * not announced; the reason to count for what each has said.
  */
 int far_sources_open(struct conn *conn, struct engine *engine);
 int far_expose(struct conn *conn, struct engine *engine, const void *at, size_t bytes);
 void far_unexpose(struct conn *conn, struct engine *engine);
-int far_announce(struct conn *conn, struct engine *engine, const void *at, size_t bytes, bool sinks, uint64_t *number);
+int far_announce(struct conn *conn, struct engine *engine, const void *at, size_t bytes, bool *sunk, uint64_t *number);
 enum stat_reason far_source_reason(int error);
 
 #define FAR_CHUNK (256 * 1024ul) /* announced at one time */

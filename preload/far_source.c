@@ -168,7 +168,7 @@ int far_expose(struct conn *conn, struct engine *engine, const void *at, size_t 
 	return rc;
 }
 
-int far_announce(struct conn *conn, struct engine *engine, const void *at, size_t bytes, bool sinks, uint64_t *number)
+int far_announce(struct conn *conn, struct engine *engine, const void *at, size_t bytes, bool *sunk, uint64_t *number)
 {
 	struct far_exposed *exposed = exposed_of(conn->far, engine->channel.sources_out.next);
 	struct verbs_conn *link = far_link(conn);
@@ -176,9 +176,8 @@ int far_announce(struct conn *conn, struct engine *engine, const void *at, size_
 	int rc;
 
 	/* Behind that the record must follow: so there has to be room for it. */
-	if (sinks && link && source_room(&engine->channel.out) >= bytes &&
-	    far_verbs->fill(link, at, bytes, exposed->region, &sink) < 0)
-		sink = 0;
+	*sunk = *sunk && link && source_room(&engine->channel.out) >= bytes &&
+		!far_verbs->fill(link, at, bytes, exposed->region, &sink);
 	rc = source_announce_remote(&engine->channel.out, at, bytes, exposed->key, sink, number);
 	if (rc < 0)
 		return rc;

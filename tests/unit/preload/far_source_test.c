@@ -139,7 +139,7 @@ static uint64_t announce(const void *bytes, size_t count)
 	assert_true(lock_take(&engine_of(0)->out, &hold));
 	assert_int_equal(far_sources_open(conns[0], engine_of(0)), 0);
 	assert_int_equal(far_expose(conns[0], engine_of(0), bytes, count), 0);
-	assert_int_equal(far_announce(conns[0], engine_of(0), bytes, count, false, &number), 0);
+	assert_int_equal(far_announce(conns[0], engine_of(0), bytes, count, &(bool){ false }, &number), 0);
 	lock_give(&engine_of(0)->out, &hold);
 	return number;
 }
