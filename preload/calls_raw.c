@@ -8,12 +8,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/sendfile.h>
 #include <sys/time.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -34,16 +32,6 @@
 static bool is_sigset(long mask, long bytes)
 {
 	return !mask || bytes == KERNEL_SIGSET_BYTES;
-}
-
-static void put(long at, const void *from, size_t bytes)
-{
-	struct iovec local = { (void *)from, bytes }, remote = { (void *)at, bytes };
-	int saved = errno;
-
-	if (guest_sandboxed() || (process_vm_writev(getpid(), &local, 1, &remote, 1, 0) < 0 && errno != EFAULT))
-		memcpy((void *)at, from, bytes);
-	errno = saved;
 }
 
 /* A time that the kernel tells the rest of. */
@@ -77,7 +65,7 @@ static void time_ends(const struct wait_time *time)
 			(uint64_t)asked->tv_sec * NS_PER_SEC + (uint64_t)asked->tv_nsec;
 	left = whole > gone ? whole - gone : 0;
 	told = (struct timespec){ (time_t)(left / NS_PER_SEC), (long)(left % NS_PER_SEC) };
-	put(time->at, &told, sizeof(told));
+	guest_write((void *)time->at, &told, sizeof(told));
 }
 
 static bool does_ppoll(const long *a, long *answer)
@@ -114,7 +102,7 @@ static bool does_select(const long *a, long *answer)
 		time = *at;
 	*answer = select((int)a[0], (fd_set *)a[1], (fd_set *)a[2], (fd_set *)a[3], at ? &time : NULL);
 	if (tells)
-		put(a[4], &time, sizeof(time));
+		guest_write((void *)a[4], &time, sizeof(time));
 	return true;
 }
 #endif

@@ -11,6 +11,7 @@
 #include "common/clock.h"
 #include "preload/engine.h"
 #include "preload/notice.h"
+#include "preload/inq.h"
 #include "preload/real.h"
 #include "preload/send.h"
 #include "preload/share.h"
@@ -217,6 +218,7 @@ ZC_EXPORT ssize_t __recvfrom_chk(int fd, void *data, size_t bytes, size_t room, 
 ZC_EXPORT ssize_t recvmsg(int fd, struct msghdr *message, int flags)
 {
 	struct conn *conn = conn_of_socket(fd);
+	size_t room = message->msg_controllen;
 	bool ringed;
 	ssize_t got;
 
@@ -227,7 +229,9 @@ ZC_EXPORT ssize_t recvmsg(int fd, struct msghdr *message, int flags)
 	if (__builtin_expect(ringed, 0) && got >= 0) {
 		message->msg_namelen = 0;
 		message->msg_controllen = 0;
-		message->msg_flags = 0;
+		message->msg_flags = flags & MSG_CMSG_CLOEXEC; /* the kernel tells that one */
+		if (__builtin_expect(atomic_load_explicit(&inq_ever, memory_order_relaxed), 0))
+			inq_tell(conn, fd, message, room);
 	}
 	if (got >= 0 && !conn)
 		share_received(message);

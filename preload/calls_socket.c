@@ -11,6 +11,7 @@
 #include "preload/far.h"
 #include "preload/evict.h"
 #include "preload/guest.h"
+#include "preload/inq.h"
 #include "preload/real.h"
 #include "preload/send.h"
 #include "preload/spare.h"
@@ -186,10 +187,18 @@ ZC_EXPORT int getsockopt(int fd, int level, int name, void *value, socklen_t *by
 	return rc;
 }
 
+/* Returns whether it is one. What is no memory the kernel is to refuse, and what it has taken needs no such care. */
+static bool read_int(const void *value, socklen_t bytes, int *out)
+{
+	return bytes >= sizeof(*out) && guest_read(value, out, sizeof(*out));
+}
+
 /* Options after which notices could meet the program, or bytes are no longer bytes. Returns REASON_NONE for all others. */
 static enum stat_reason leaves_us(int level, int name, const void *value, socklen_t bytes)
 {
-	if (level == SOL_SOCKET && name == SO_PEEK_OFF && bytes >= sizeof(int) && *(const int *)value >= 0)
+	int offset;
+
+	if (level == SOL_SOCKET && name == SO_PEEK_OFF && read_int(value, bytes, &offset) && offset >= 0)
 		return REASON_DETACHED;
 	if (level == SOL_SOCKET && (name == SO_ZEROCOPY || name == SO_TIMESTAMPING || name == SO_TIMESTAMPING_NEW))
 		return REASON_APP_ERRQUEUE;
@@ -219,7 +228,7 @@ ZC_EXPORT int setsockopt(int fd, int level, int name, const void *value, socklen
 {
 	enum stat_reason why = leaves_us(level, name, value, bytes);
 	struct conn *conn = table_conn(fd);
-	int rc;
+	int rc, now;
 
 	sg_before_wait();
 	if (__builtin_expect(why != REASON_NONE, 0)) {
@@ -237,8 +246,8 @@ ZC_EXPORT int setsockopt(int fd, int level, int name, const void *value, socklen
 		}
 	} else if (conn && level == SOL_SOCKET && name == SO_SNDBUF) {
 		atomic_store_explicit(&conn->sg.room, 0, memory_order_relaxed);
-	} else if (conn && level == IPPROTO_TCP && bytes >= sizeof(int) && engine_is_there(conn) &&
-		   engine_sets_option(conn, fd, name, *(const int *)value)) {
+	} else if (conn && level == IPPROTO_TCP && engine_has_option(name) && engine_is_there(conn) &&
+		   read_int(value, bytes, &now) && engine_sets_option(conn, fd, name, now)) {
 		return 0;
 	}
 	rc = real.setsockopt(fd, level, name, value, bytes);
@@ -246,6 +255,8 @@ ZC_EXPORT int setsockopt(int fd, int level, int name, const void *value, socklen
 		atomic_store_explicit(&conn->recv_ends, 0, memory_order_relaxed);
 	if (!rc && level == SOL_SOCKET && name == SO_PEEK_OFF)
 		peek_offset_is_set(fd); /* a listening socket hands it down */
+	if (!rc && level == IPPROTO_TCP && name == TCP_INQ)
+		atomic_store_explicit(&inq_ever, true, memory_order_relaxed);
 	if (!rc && level == SOL_SOCKET && name == SO_RCVLOWAT)
 		low_water_changes(fd, *(const int *)value);
 	return rc;

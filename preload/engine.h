@@ -295,6 +295,7 @@ ssize_t engine_splice(struct conn *conn, int fd, int pipe, size_t bytes);
  * TCP_NODELAY and TCP_CORK of a connection that has met: a doorbell must leave at once, whatever the program wants for its
  * bytes. Return false if the kernel is to be asked.
  */
+bool engine_has_option(int name);
 bool engine_sets_option(struct conn *conn, int fd, int name, int value);
 bool engine_gets_option(struct conn *conn, int fd, int name, int *value);
 

@@ -72,7 +72,7 @@ void engine_restore_options(struct engine *engine, int fd)
 		set_option(fd, TCP_CORK, true);
 }
 
-static bool is_option(int name)
+bool engine_has_option(int name)
 {
 	return name == TCP_NODELAY || name == TCP_CORK;
 }
@@ -80,7 +80,7 @@ static bool is_option(int name)
 /* Puts the program's own option away, or reads it. Returns whether it is ours at present: on the ring the socket has others. */
 static bool access_option(struct conn *conn, int fd, int name, bool sets, int *value)
 {
-	struct engine *engine = is_option(name) ? engine_enter(conn, fd) : NULL;
+	struct engine *engine = engine_has_option(name) ? engine_enter(conn, fd) : NULL;
 	struct lock_hold hold;
 	bool ours = false;
 

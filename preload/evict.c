@@ -30,8 +30,7 @@ static long take_bells(struct lane *in, int fd, uint64_t due)
 	return got;
 }
 
-/* Whether bytes may come yet where a receive tells an end: behind the program's own shutdown(SHUT_RD) it tells one when it finds nothing. */
-static bool may_come_yet(int fd)
+bool evict_may_come(int fd)
 {
 	uint8_t state = TCP_CLOSE; /* the first byte of struct tcp_info */
 	socklen_t bytes = sizeof(state);
@@ -59,7 +58,7 @@ void evict_bells(struct engine *engine, int fd)
 
 		if (got > 0)
 			continue;
-		if (last || (got != -EAGAIN && (got || !may_come_yet(fd))))
+		if (last || (got != -EAGAIN && (got || !evict_may_come(fd))))
 			return;
 		now = clock_now();
 		since = since ? since : now;

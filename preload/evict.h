@@ -22,6 +22,12 @@ bool evict_has_rest(const struct engine *engine);
  */
 bool evict_in(struct conn *conn, struct engine *engine, int fd);
 
+/*
+ * Whether the peer has not ended its side of the TCP connection, so that bytes may come yet, where a receive tells an end: behind the
+ * program's own shutdown(SHUT_RD) it tells one when it finds nothing.
+ */
+bool evict_may_come(int fd);
+
 /* No TAKEOVER of this end's sends any more. What is owed to TCP is waited for, for a bounded time. Under no lock. */
 void evict_out(struct conn *conn, struct engine *engine, int fd);
 

@@ -19,6 +19,7 @@
 #include "common/log.h"
 #include "common/sys.h"
 #include "preload/engine_in.h"
+#include "preload/evict.h"
 #include "preload/far_internal.h"
 #include "preload/guest.h"
 
@@ -52,6 +53,15 @@ static bool is_done_without(const struct engine *engine, enum verbs_trouble why)
 	return far->compares && why == VERBS_PEER_GONE && are_on_tcp(engine) && !atomic_load(&far->over);
 }
 
+/*
+ * The ordinary end of a connection, at the end that closes it second. A peer that has only shut its side down, and loses its device
+ * behind that, looks the same: that break is not counted.
+ */
+static bool has_ended(struct conn *conn, enum verbs_trouble why)
+{
+	return why == VERBS_PEER_GONE && !evict_may_come(conn_fd(conn));
+}
+
 /* Tries in vain are no reason for a longer pause behind the next break. */
 void far_has_broken(struct conn *conn, struct engine *engine, enum verbs_trouble why)
 {
@@ -68,9 +78,13 @@ void far_has_broken(struct conn *conn, struct engine *engine, enum verbs_trouble
 		return;
 	}
 	far_device_is_open(false);
-	stats_reason(conn->slot, REASON_RDMA_BROKEN);
-	if (conn->far)
-		log_info("RDMA has broken: %s", far_verbs->tell(why));
+	if (has_ended(conn, why)) {
+		log_info("the peer has ended, and its queue pair with it");
+	} else {
+		stats_reason(conn->slot, REASON_RDMA_BROKEN);
+		if (conn->far)
+			log_info("RDMA has broken: %s", far_verbs->tell(why));
+	}
 	if (!settings.rdma_again_ms) {
 		atomic_store(&far->over, true);
 		return;

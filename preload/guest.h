@@ -45,6 +45,13 @@ static inline void guest_writes_file(int fd)
 }
 
 /*
+ * Memory that a program names and the kernel would look at: copies it, without a fault. Return false if it is none (EFAULT), or may
+ * not be read, or written. In a sandbox, where the kernel can't be asked, it is taken for some.
+ */
+bool guest_read(const void *from, void *to, size_t bytes);
+bool guest_write(void *to, const void *from, size_t bytes);
+
+/*
  * Start-up, in order: memory, settings, log, statistics, rules, guard, inherited descriptors. Each row works by itself; what
  * fails is off and the program runs on over TCP. Runs as the library's constructor; harmless a second time.
  */

@@ -61,6 +61,7 @@
 	TROUBLE(VERBS_NO_ACCESS, "the peer's memory is gone, or not what was granted")                                 \
 	TROUBLE(VERBS_SILENCE, "the peer's device has stopped answering")                                              \
 	TROUBLE(VERBS_DEVICE_GONE, "the RDMA device is gone")                                                          \
+	TROUBLE(VERBS_IWARP, "the device knows no RDMA WRITE with immediate data (iWARP)")                             \
 	TROUBLE(VERBS_FAILED, "the RDMA device or its driver has failed")
 
 #define VERBS_TROUBLE_NAME(name, text) name,

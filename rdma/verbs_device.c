@@ -51,6 +51,11 @@ static uint32_t gids_of(struct ibv_context *context, uint8_t port, const struct 
 	return count;
 }
 
+bool device_is_iwarp(const struct ibv_device *device)
+{
+	return device->transport_type == IBV_TRANSPORT_IWARP;
+}
+
 static enum verbs_trouble look_at(struct ibv_device *device, struct verbs_device *out)
 {
 	struct ibv_device_attr_ex more = { 0 };
@@ -58,6 +63,8 @@ static enum verbs_trouble look_at(struct ibv_device *device, struct verbs_device
 
 	*out = (struct verbs_device){ 0 };
 	strncpy(out->name, ibv_get_device_name(device), sizeof(out->name) - 1);
+	if (device_is_iwarp(device))
+		return VERBS_IWARP;
 	context = ibv_open_device(device);
 	if (!context)
 		return errno == EACCES || errno == EPERM ? VERBS_NO_RIGHT : VERBS_FAILED;

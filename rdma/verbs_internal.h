@@ -152,6 +152,9 @@ int verbs_reserve(struct verbs_conn *conn, const void *address, size_t bytes, st
 void verbs_hide(struct verbs_conn *conn, struct verbs_region *region);
 unsigned int verbs_invalidate(const void *address, size_t bytes);
 
+/* Of no use to a connection: notices are RDMA WRITEs with immediate data. */
+bool device_is_iwarp(const struct ibv_device *device);
+
 /*
  * The devices that librdmacm has opened, which it never closes as long as they are there. *used is NULL, or `context`, which NULL stands
  * for no device; device_unuse() when the id is destroyed. Out of the program's way go its descriptors, before they are used

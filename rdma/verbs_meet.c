@@ -156,6 +156,8 @@ static enum verbs_trouble trouble_of(int error)
 		return VERBS_NO_QUEUE_PAIR;
 	case -ENODEV:
 		return VERBS_DEVICE_GONE;
+	case -EPROTONOSUPPORT:
+		return VERBS_IWARP;
 	default:
 		return VERBS_FAILED;
 	}

@@ -30,6 +30,8 @@ static int open_limits(struct verbs_conn *conn)
 	struct ibv_device_attr device;
 	struct ibv_port_attr port;
 
+	if (device_is_iwarp(conn->id->verbs->device))
+		return -EPROTONOSUPPORT;
 	if (ibv_query_device(conn->id->verbs, &device) || ibv_query_port(conn->id->verbs, conn->id->port_num, &port))
 		return -EIO;
 	if (conn->setup.receives + 1 > (uint32_t)device.max_qp_wr || conn->depth > (uint32_t)device.max_qp_wr ||

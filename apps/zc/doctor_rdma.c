@@ -50,7 +50,8 @@ static bool has_module(const char *name)
 struct devices {
 	char names[200];
 	char first[64];
-	bool active; /* one of them has an active port */
+	bool fit;    /* one of them is no iWARP device */
+	bool active; /* one of those has an active port */
 };
 
 static bool is_active(const char *device)
@@ -63,6 +64,14 @@ static bool is_active(const char *device)
 			return true;
 	}
 	return false;
+}
+
+static bool is_iwarp(const char *device)
+{
+	char path[512], line[64];
+
+	snprintf(path, sizeof(path), DEVICES "/%.60s/node_type", device);
+	return !doctor_read_line(path, line, sizeof(line)) && strstr(line, "RNIC");
 }
 
 static void look_at_devices(struct devices *out)
@@ -79,6 +88,9 @@ static void look_at_devices(struct devices *out)
 		snprintf(out->names + used, sizeof(out->names) - used, "%s%.60s", used ? ", " : "", entry->d_name);
 		if (!*out->first)
 			snprintf(out->first, sizeof(out->first), "%.60s", entry->d_name);
+		if (is_iwarp(entry->d_name))
+			continue;
+		out->fit = true;
 		out->active |= is_active(entry->d_name);
 	}
 	if (dir)
@@ -133,10 +145,11 @@ static void check_memlock(struct finding *out, const struct devices *devices)
 	}
 	finding_is(out, HEALTH_LIMITED, "%s, but %lu KB may be locked", devices->names,
 		   (unsigned long)limit.rlim_cur / 1024);
-	finding_means(out,
-		      "about %lu connections at a time, half as many that announce large sends (zsdp, azsdp): the others stay on "
-		      "TCP, or send by the ring, with the reason rdma_memlock",
-		      (unsigned long)limit.rlim_cur / MEMLOCK_OF_ONE);
+	finding_means(
+		out,
+		"about %lu connections at a time, half as many that announce large sends (zsdp, azsdp): the others stay on "
+		"TCP, or send by the ring, with the reason rdma_memlock",
+		(unsigned long)limit.rlim_cur / MEMLOCK_OF_ONE);
 	finding_remedy(out, "ulimit -l unlimited, for services LimitMEMLOCK=infinity");
 }
 
@@ -147,6 +160,9 @@ void doctor_rdma(struct finding *out)
 	look_at_devices(&devices);
 	if (!*devices.names) {
 		without_device(out);
+	} else if (!devices.fit) {
+		finding_is(out, HEALTH_LIMITED, "%s, but iWARP has no RDMA WRITE with immediate data", devices.names);
+		finding_remedy(out, "a device for RoCE or InfiniBand");
 	} else if (!devices.active) {
 		finding_is(out, HEALTH_LIMITED, "%s, but no port is active", devices.names);
 		finding_remedy(out, "connect it and set its interface up: rdma link, ip link set DEVICE up");

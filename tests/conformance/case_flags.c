@@ -147,7 +147,7 @@ void flags_trunc_large(struct end *end, long unused)
 /* The timeout is for the whole call, not for each of the waits that bytes have ended. */
 void flags_waitall_timeout(struct end *end, long unused)
 {
-	struct timeval time = { .tv_usec = 300000 };
+	struct timeval time = { .tv_usec = 150000 };
 	char data[20];
 	ssize_t got;
 
@@ -156,7 +156,7 @@ void flags_waitall_timeout(struct end *end, long unused)
 	if (!end->server) {
 		for (int i = 0; i < 20; i++) {
 			give_pattern(end->fd, 1, 8, (uint64_t)i);
-			usleep(60000);
+			usleep(30000);
 		}
 		meet_at(end, "done");
 		return;

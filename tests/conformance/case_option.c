@@ -6,6 +6,7 @@
 #include <linux/errqueue.h>
 #include <linux/sockios.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -332,6 +333,7 @@ static void meet_low(struct end *end, long how)
 
 	if (how != LOW_LISTENER) {
 		meet(end);
+		MUST(setsockopt(end->fd, IPPROTO_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int)));
 		for (unsigned int i = 0; how == LOW_AFTER_DATA && i < 20; i++)
 			exchange(end, i, 1000);
 		if (end->server)
@@ -344,6 +346,7 @@ static void meet_low(struct end *end, long how)
 		close(listener);
 	} else {
 		end->fd = connect_to(addresses.ipv4, (int)await_number(end));
+		MUST(setsockopt(end->fd, IPPROTO_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int)));
 	}
 	meet_at(end, "set");
 }
@@ -487,5 +490,88 @@ void option_peek_offset(struct end *end, long how)
 		note_peek(end->fd, 14, 0);
 		meet_at(end, "done");
 	}
+	get_going(end);
+}
+
+static void note_hint(int fd, size_t bytes, size_t room, int flags)
+{
+	_Alignas(struct cmsghdr) char control[64] = { 0 };
+	char data[32];
+	struct iovec iov = { data, bytes };
+	struct msghdr message = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = room };
+	ssize_t got = recvmsg(fd, &message, flags);
+	struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+	int left = -1;
+
+	if (head)
+		memcpy(&left, CMSG_DATA(head), sizeof(left));
+	note("%zd of %zu, flags %x, control %zu: level %d, type %d, %d left", got, bytes, message.msg_flags,
+	     (size_t)message.msg_controllen, head ? head->cmsg_level : -1, head ? head->cmsg_type : -1, left);
+}
+
+/* TCP_INQ: each receive tells what is left, and an end as a byte. */
+void option_inq(struct end *end, long how)
+{
+	struct pollfd look = { .events = POLLRDHUP };
+	const int one = 1, zero = 0;
+	int port, listener;
+
+	if (how != LOW_LISTENER) {
+		meet(end);
+	} else if (end->server) {
+		listener = listen_on(addresses.ipv4, &port);
+		CALL(setsockopt(listener, IPPROTO_TCP, TCP_INQ, &one, sizeof(one)));
+		tell_number(end, port);
+		end->fd = (int)MUST(accept(listener, NULL, NULL));
+		close(listener);
+	} else {
+		end->fd = connect_to(addresses.ipv4, (int)await_number(end));
+	}
+	get_going(end);
+	if (!end->server) {
+		give(end->fd, "0123456789abcdef", 16);
+		meet_at(end, "done");
+		get_going(end);
+		give(end->fd, "gh", 2);
+		shutdown(end->fd, SHUT_WR);
+		meet_at(end, "ended");
+		return;
+	}
+	look.fd = end->fd;
+	if (how != LOW_LISTENER)
+		CALL(setsockopt(end->fd, IPPROTO_TCP, TCP_INQ, &one, sizeof(one)));
+	await_bytes(end->fd, 16);
+	note_hint(end->fd, 3, 64, 0);
+	note_hint(end->fd, 3, 64, MSG_PEEK);
+	note_hint(end->fd, 3, CMSG_LEN(sizeof(int)), MSG_CMSG_CLOEXEC);
+	note_hint(end->fd, 1, CMSG_LEN(sizeof(int)) - 1, 0);
+	note_hint(end->fd, 1, 0, MSG_CMSG_CLOEXEC);
+	note_hint(end->fd, 4, 64, MSG_DONTWAIT);
+	note_hint(end->fd, 4, 64, 0);
+	meet_at(end, "done");
+	get_going(end);
+	MUST(poll(&look, 1, -1));
+	note_hint(end->fd, 2, 64, 0);
+	note_hint(end->fd, 2, 64, 0);
+	CALL(setsockopt(end->fd, IPPROTO_TCP, TCP_INQ, &zero, sizeof(zero)));
+	note_hint(end->fd, 2, 64, 0);
+	meet_at(end, "ended");
+}
+
+/* Values that are no memory: refused, and nothing has changed. */
+void option_no_memory(struct end *end, long how)
+{
+	const int one = 1;
+	const void *none = (const void *)16;
+
+	meet(end);
+	get_going(end);
+	CALL(setsockopt(end->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)));
+	CALL(setsockopt(end->fd, IPPROTO_TCP, TCP_NODELAY, none, sizeof(one)));
+	CALL(setsockopt(end->fd, IPPROTO_TCP, TCP_CORK, none, sizeof(one)));
+	CALL(setsockopt(end->fd, SOL_SOCKET, SO_RCVLOWAT, none, sizeof(one)));
+	CALL(setsockopt(end->fd, SOL_SOCKET, SO_PEEK_OFF, none, sizeof(one)));
+	OPTION(end->fd, IPPROTO_TCP, TCP_NODELAY);
+	OPTION(end->fd, IPPROTO_TCP, TCP_CORK);
 	get_going(end);
 }

@@ -5,6 +5,7 @@
  * somebody else's as well in the middle of it.
  */
 #define _GNU_SOURCE
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -50,6 +51,7 @@ static void serve(struct end *end)
 {
 	char byte;
 
+	MUST(setsockopt(end->fd, IPPROTO_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int)));
 	for (int i = 0; i < ROUNDS; i++) {
 		EXPECT(recv(end->fd, &byte, 1, 0) == 1);
 		give(end->fd, "y", 1);

@@ -147,6 +147,19 @@ static void end_that_is_on_its_ring_when_it_goes_looks_for_another(void **state)
 	assert_false(atomic_load(&engine_of(SERVER)->far.over));
 }
 
+/* Its queue pair goes with it, and nothing is wrong. */
+static void end_of_a_connection_is_no_break(void **state)
+{
+	exchange();
+	assert_int_equal(shutdown(conn_fd(conns[CLIENT]), SHUT_WR), 0);
+	plug_give_up(atomic_load(&fars[SERVER].link));
+	plug_give_up(atomic_load(&fars[CLIENT].link));
+	far_is_up(conns[SERVER], engine_of(SERVER));
+	far_is_up(conns[CLIENT], engine_of(CLIENT));
+	assert_int_equal(told(SERVER, REASON_RDMA_BROKEN), 0);
+	assert_int_equal(told(CLIENT, REASON_RDMA_BROKEN), 1); /* to which the peer may send yet */
+}
+
 static void queue_pair_that_breaks_by_itself_gets_a_successor(void **state)
 {
 	both_compare();
@@ -347,6 +360,7 @@ int main(void)
 		CASE(end_that_is_still_to_be_told_where_raw_bytes_begin_is_not_at_rest),
 		CASE(queue_pair_that_either_end_uses_stays),
 		CASE(end_that_is_on_its_ring_when_it_goes_looks_for_another),
+		CASE(end_of_a_connection_is_no_break),
 		CASE(queue_pair_that_breaks_by_itself_gets_a_successor),
 		CASE(former_queue_pair_is_closed_when_nobody_is_at_it),
 		CASE(end_waits_for_twice_the_time_that_it_took_to_find_out),

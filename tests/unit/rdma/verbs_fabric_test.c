@@ -435,6 +435,23 @@ static void a_device_that_is_gone_is_let_go_by_its_last_connection(void **state)
 	verbs_owner = (struct verbs_owner){ 0 };
 }
 
+/* Notices are RDMA WRITEs with immediate data, which iWARP does not have. */
+static void an_iwarp_device_is_refused(void **state)
+{
+	enum verbs_trouble trouble;
+	struct verbs_device told;
+	size_t memlock;
+	int rc;
+
+	device.transport_type = IBV_TRANSPORT_IWARP;
+	rc = queue_open(ends[0]);
+	assert_int_equal(verbs_devices(&told, 1, &trouble, &memlock), 1);
+	device.transport_type = IBV_TRANSPORT_IB;
+	assert_int_equal(rc, -EPROTONOSUPPORT);
+	assert_int_equal(trouble, VERBS_IWARP);
+	assert_non_null(strstr(verbs_tell(trouble), "iWARP"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -442,6 +459,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(bytes_before_them_can_not, begin, finish),
 		cmocka_unit_test_setup_teardown(bytes_behind_them_can_not, begin, finish),
 		cmocka_unit_test_setup_teardown(a_move_goes_out_where_no_more_data_do, begin, finish),
+		cmocka_unit_test_setup_teardown(an_iwarp_device_is_refused, begin, finish),
 		cmocka_unit_test_setup_teardown(what_is_offered_is_filled, begin, finish),
 		cmocka_unit_test_setup_teardown(it_is_for_what_comes_first, begin, finish),
 		cmocka_unit_test_setup_teardown(it_is_not_for_a_lane_on_tcp, begin, finish),
