@@ -108,6 +108,73 @@ int elf_read(int fd, struct elf_facts *out)
 	return read_headers(fd, &elf, out);
 }
 
+/* Where in the file the headers have what will be at an address. */
+static int offset_of(int fd, const Elf64_Ehdr *elf, uint64_t address, uint64_t *out)
+{
+	for (unsigned int i = 0; i < elf->e_phnum; i++) {
+		Elf64_Phdr header;
+		int rc = read_at(fd, &header, sizeof(header), elf->e_phoff + i * sizeof(header));
+
+		if (rc)
+			return rc;
+		if (header.p_type == PT_LOAD && address >= header.p_vaddr &&
+		    address - header.p_vaddr < header.p_filesz) {
+			*out = header.p_offset + (address - header.p_vaddr);
+			return 0;
+		}
+	}
+	return -ENOEXEC;
+}
+
+/* The entry of the dynamic section that has this tag. */
+static int dynamic_value(int fd, const Elf64_Ehdr *elf, int64_t tag, uint64_t *out)
+{
+	for (unsigned int i = 0; i < elf->e_phnum; i++) {
+		Elf64_Phdr header;
+		int rc = read_at(fd, &header, sizeof(header), elf->e_phoff + i * sizeof(header));
+
+		for (uint64_t at = 0; !rc && header.p_type == PT_DYNAMIC && at < header.p_filesz;
+		     at += sizeof(Elf64_Dyn)) {
+			Elf64_Dyn entry;
+
+			rc = read_at(fd, &entry, sizeof(entry), header.p_offset + at);
+			if (!rc && entry.d_tag == tag) {
+				*out = entry.d_un.d_val;
+				return 0;
+			}
+			if (!rc && entry.d_tag == DT_NULL)
+				return -ENOENT;
+		}
+		if (rc)
+			return rc;
+	}
+	return -ENOENT;
+}
+
+int elf_soname(int fd, char *out, size_t bytes)
+{
+	struct elf_facts facts;
+	uint64_t strings = 0, at = 0, name = 0;
+	Elf64_Ehdr elf;
+	ssize_t got;
+	int rc = elf_read(fd, &facts);
+
+	if (!rc && !elf_is_ours(&facts))
+		rc = -ENOEXEC;
+	if (!rc)
+		rc = read_at(fd, &elf, sizeof(elf), 0);
+	if (!rc)
+		rc = dynamic_value(fd, &elf, DT_SONAME, &name);
+	if (!rc)
+		rc = dynamic_value(fd, &elf, DT_STRTAB, &strings);
+	if (!rc)
+		rc = offset_of(fd, &elf, strings, &at);
+	if (rc)
+		return rc;
+	got = at + name <= INT64_MAX ? pread(fd, out, bytes, (off_t)(at + name)) : 0;
+	return got < 0 ? -errno : memchr(out, '\0', (size_t)got) ? 0 : -ENOENT;
+}
+
 bool elf_is_ours(const struct elf_facts *facts)
 {
 	return facts->bits == 64 && !facts->big_endian && facts->machine == OUR_MACHINE;

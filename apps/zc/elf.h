@@ -5,6 +5,7 @@
 
 #include <limits.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct elf_facts {
@@ -18,6 +19,12 @@ struct elf_facts {
 
 /* Returns 0, -ENOEXEC (no ELF program, or a malformed one) or another -errno. */
 int elf_read(int fd, struct elf_facts *out);
+
+/*
+ * Tells the name that a library gives itself (DT_SONAME). Returns 0 with `bytes` at most in `out`, -ENOEXEC (no library for this machine, or
+ * malformed), -ENOENT (it has none, or a longer one) or another -errno.
+ */
+int elf_soname(int fd, char *out, size_t bytes);
 
 /* Returns whether this command itself is for the same machine. */
 bool elf_is_ours(const struct elf_facts *facts);

@@ -3,17 +3,32 @@
 #include "apps/zc/library.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "apps/zc/elf.h"
+
 #define NAME "libzc.so"
 
 /* Set by CMake: from the command's directory to the library's, in the build tree and where they are installed. */
 static const char *const places[] = { "../../preload/" NAME, ZC_LIBDIR_FROM_BINDIR "/" NAME };
+
+static bool is_libzc(const char *file)
+{
+	char name[sizeof(NAME)];
+	int fd = open(file, O_RDONLY | O_CLOEXEC);
+	bool is = fd >= 0 && !elf_soname(fd, name, sizeof(name)) && !strcmp(name, NAME);
+
+	if (fd >= 0)
+		close(fd);
+	return is;
+}
 
 /* Returns 0 when the file can be what LD_PRELOAD names, or -errno; then `why` says what is wrong with it. */
 static int fits(const char *file, const char **why)
@@ -30,6 +45,9 @@ static int fits(const char *file, const char **why)
 	*why = "can't be read";
 	if (access(file, R_OK))
 		return -errno;
+	*why = "is no " NAME " of this machine's kind";
+	if (!is_libzc(file))
+		return -EINVAL;
 	*why = "has a space or a colon in its path, which LD_PRELOAD can't name";
 	return strpbrk(file, " :\t\n") ? -EINVAL : 0;
 }

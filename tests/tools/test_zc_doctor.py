@@ -74,7 +74,7 @@ def test_library_that_is_none_is_1(zc, tmp_path):
     text = tmp_path / "libzc.so"
     text.write_text("no library\n")
     assert checks_of(zc("doctor", "--json", ZC_LIBRARY=str(text)), 1)["library"]["state"] == "missing"
-    subprocess.run([CC, "-x", "c", "-", "-shared", "-fPIC", "-o", text], input="int nothing;", text=True, check=True)
+    subprocess.run([CC, "-x", "c", "-", "-shared", "-fPIC", "-Wl,-soname,libzc.so", "-o", text], input="int nothing;", text=True, check=True)
     library = checks_of(zc("doctor", "--json", ZC_LIBRARY=str(text)), 1)["library"]
     assert library["state"] == "missing" and "were not counted" in library["means"]
 
@@ -82,7 +82,7 @@ def test_library_that_is_none_is_1(zc, tmp_path):
 def test_library_that_kills_its_program_is_1(zc, tmp_path):
     killer = tmp_path / "libzc.so"
     source = "#include <stdlib.h>\n__attribute__((constructor)) static void start(void) { abort(); }"
-    subprocess.run([CC, "-x", "c", "-", "-shared", "-fPIC", "-o", killer], input=source, text=True, check=True)
+    subprocess.run([CC, "-x", "c", "-", "-shared", "-fPIC", "-Wl,-soname,libzc.so", "-o", killer], input=source, text=True, check=True)
     library = checks_of(zc("doctor", "--json", ZC_LIBRARY=str(killer)), 1)["library"]
     assert "signal 6" in library["means"]
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """zc run: what it checks, what it refuses, and that what it starts is really under libzc.so."""
 import os
+import pathlib
 import shutil
 import struct
 import subprocess
@@ -381,6 +382,19 @@ def test_library_is_chosen_by_setting(zc, build, tmp_path):
     assert got.returncode == 1 and "space" in got.stderr
     got = zc("run", "true", ZC_LIBRARY=str(tmp_path))
     assert got.returncode == 1 and str(tmp_path) in got.stderr
+
+
+def test_library_that_is_another_one_is_refused(zc, build, tmp_path):
+    whole = (build / "preload/libzc.so").read_bytes()
+    cut, text = tmp_path / "cut.so", tmp_path / "text.so"
+    text.write_text("no library\n")
+    others = [text, build / "apps/zc/zc", build / "rdma/libzc-verbs.so"]
+    for other in filter(pathlib.Path.exists, others):
+        got = zc("run", "true", ZC_LIBRARY=str(other))
+        assert got.returncode == 1 and f"ZC_LIBRARY={other}: is no libzc.so" in got.stderr
+    for bytes_left in range(0, 4096, 64):
+        cut.write_bytes(whole[:bytes_left])
+        assert zc("run", "true", ZC_LIBRARY=str(cut)).returncode == 1
 
 
 def test_python_program_under_the_library_moves_bytes(zc, tmp_path):
