@@ -241,12 +241,16 @@ static uint32_t end_of(struct conn *conn, const struct watch *watch)
 static bool look_at_ring(int set_fd, struct conn *conn, struct watch *watch, struct epoll_event *event)
 {
 	uint32_t left = event->events & ~(uint32_t)(EPOLLIN | EPOLLRDNORM);
+	enum engine_ready ready;
 	uint64_t bells;
 
 	if (!(event->events & (EPOLLIN | EPOLLRDNORM)))
 		return !is_left_of_bell(conn, watch, event->events) || room_is_new(conn, watch);
 	bells = bells_seen(conn);
-	if (engine_look(conn, conn_fd(conn)) != ENGINE_SPURIOUS || is_of_another(set_fd, conn, watch, bells)) {
+	ready = engine_look(conn, conn_fd(conn));
+	if (ready == ENGINE_PART) {
+		atomic_store_explicit(&watch->set->has_part, true, memory_order_relaxed);
+	} else if (ready != ENGINE_SPURIOUS || is_of_another(set_fd, conn, watch, bells)) {
 		if (was_of_bell(conn, watch, bells))
 			event->events |= end_of(conn, watch);
 		return true;
@@ -498,10 +502,18 @@ static int sleep_in_kernel(const struct wait *wait, struct set *set)
 	return ready;
 }
 
+/* Whether an event was not told because of an ENGINE_PART. */
+static bool met_part(struct set *set)
+{
+	return __builtin_expect(atomic_load_explicit(&set->has_part, memory_order_relaxed), 0) &&
+	       atomic_exchange(&set->has_part, false);
+}
+
 /* Returns what the program is told, or 0 when its time is over. */
 static int wait_for_rings(struct wait *wait)
 {
 	struct set *set = guest_sandboxed() || wait->count <= 0 ? NULL : table_set(wait->set);
+	bool part;
 	int ready;
 
 	wait->interrupted = signals_run;
@@ -525,8 +537,11 @@ static int wait_for_rings(struct wait *wait)
 			return ready;
 		if (ready > 0)
 			ready = told(wait->set, wait->events, ready, wait->count);
+		part = set && met_part(set);
 		if (ready || (wait->until != UINT64_MAX && clock_now() >= wait->until))
 			return ready;
+		if (part && watch_pauses(wait->until, wait->mask) < 0)
+			return -1;
 	}
 }
 

@@ -170,8 +170,8 @@ static bool poll_arms(struct sleeps *sleeps, const struct pollfd *fds, nfds_t co
 	return ready;
 }
 
-/* After the kernel has answered: what is readable is what the rings say. Returns how many descriptors have results. */
-static int poll_corrects(struct pollfd *fds, nfds_t count)
+/* After the kernel has answered: what is readable is what the rings say. Returns how many descriptors have results. *part: ENGINE_PART. */
+static int poll_corrects(struct pollfd *fds, nfds_t count, bool *part)
 {
 	int ready = 0;
 
@@ -183,8 +183,9 @@ static int poll_corrects(struct pollfd *fds, nfds_t count)
 
 			if (now == ENGINE_READABLE)
 				fds[i].revents |= fds[i].events & READS;
-			else if (now == ENGINE_SPURIOUS)
+			else if (now != ENGINE_NOT_OURS)
 				fds[i].revents &= ~READS;
+			*part |= now == ENGINE_PART;
 		}
 		ready += fds[i].revents != 0;
 	}
@@ -290,7 +291,7 @@ static int poll_rings(struct pollfd *fds, nfds_t count, const struct timespec *t
 		return ready;
 	for (;;) {
 		__attribute__((cleanup(sleeps_end))) struct sleeps sleeps;
-		bool now;
+		bool now, part = false;
 
 		sleeps_make(&sleeps, count);
 		sleeps.links_max = count <= SLEEPS ? LINKS : 0;
@@ -301,9 +302,11 @@ static int poll_rings(struct pollfd *fds, nfds_t count, const struct timespec *t
 			return ready;
 		if (ready >= 0 && poll_meets_notice(fds, count))
 			continue;
-		ready = poll_corrects(fds, count);
+		ready = poll_corrects(fds, count, &part);
 		if (ready || (until != UINT64_MAX && clock_now() >= until))
 			return ready;
+		if (part && watch_pauses(until, mask) < 0)
+			return -1;
 	}
 }
 
@@ -402,8 +405,8 @@ static bool select_arms(struct sleeps *sleeps, int count, const unsigned long *a
 	return ready;
 }
 
-/* What is readable is what the rings say. Returns by how much the number of results changes. */
-static int select_corrects(int count, fd_set *in, const unsigned long *asked)
+/* What is readable is what the rings say. Returns by how much the number of results changes. *part: ENGINE_PART. */
+static int select_corrects(int count, fd_set *in, const unsigned long *asked, bool *part)
 {
 	int change = 0;
 
@@ -412,6 +415,7 @@ static int select_corrects(int count, fd_set *in, const unsigned long *asked)
 		enum engine_ready now = conn && engine_is_there(conn) ? engine_look(conn, fd) : ENGINE_NOT_OURS;
 		bool told = in_set(in, fd);
 
+		*part |= now == ENGINE_PART;
 		if (now == ENGINE_NOT_OURS || told == (now == ENGINE_READABLE))
 			continue;
 		put_in_set(in, fd, !told);
@@ -448,7 +452,7 @@ static int select_again(int count, fd_set *in, fd_set *out, fd_set *except, cons
 	for (;;) {
 		__attribute__((cleanup(sleeps_end))) struct sleeps sleeps = { .list = NULL };
 		uint64_t end = rings ? trim_before_sleep(until) : until;
-		bool now = false;
+		bool now = false, part = false;
 
 		if (rings) {
 			sleeps_make(&sleeps, (nfds_t)count);
@@ -460,9 +464,11 @@ static int select_again(int count, fd_set *in, fd_set *out, fd_set *except, cons
 		if (!ready || !select_meets_notice(count, in, out)) {
 			if (!rings)
 				return ready;
-			ready += select_corrects(count, in, kept[0]);
+			ready += select_corrects(count, in, kept[0], &part);
 			if (ready || (until != UINT64_MAX && clock_now() >= until))
 				return ready;
+			if (part && watch_pauses(until, mask) < 0)
+				return -1;
 		}
 		if (in)
 			copy_set(in, kept[0], count);

@@ -77,6 +77,7 @@ struct hot;
 struct set {
 	_Atomic int descriptors;
 	_Atomic uint32_t emptied; /* waits so far that told all there was to tell */
+	_Atomic bool has_part;	  /* ENGINE_PART (engine.h) was met */
 	_Atomic bool nested;	  /* somebody waits for the set itself: nothing can be hidden in it */
 	_Atomic uint32_t overdue; /* registrations that are, and their list */
 	struct watch *overdue_first, **overdue_last;

@@ -305,6 +305,7 @@ enum engine_ready {
 	ENGINE_NOT_OURS, /* the kernel's word stands */
 	ENGINE_READABLE,
 	ENGINE_SPURIOUS, /* what the kernel has are doorbells alone */
+	ENGINE_PART,	 /* the same, and it goes on to tell of it: the beginning of what is no data (watch_pauses()) */
 };
 
 /* A thread that sleeps in the kernel until a connection is readable; all zeroes: none. */

@@ -210,8 +210,8 @@ enum engine_ready engine_look(struct conn *conn, int fd)
 		engine_strip(conn, engine, fd);
 		if (!lane_is_empty(in))
 			ready = ENGINE_READABLE;
-		else
-			ready = has_doorbells_alone(engine, fd) ? ENGINE_SPURIOUS : ENGINE_NOT_OURS;
+		else if (has_doorbells_alone(engine, fd))
+			ready = far_has_part(engine) ? ENGINE_PART : ENGINE_SPURIOUS;
 		lock_give(&engine->in, &hold);
 	}
 	engine_leave(conn);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "common/sys.h"
 #include "preload/defer.h"
@@ -15,6 +16,7 @@
 #include "preload/guest.h"
 #include "preload/hot.h"
 #include "preload/pool.h"
+#include "preload/real.h"
 #include "preload/zerocopy.h"
 
 #define SLAB_BYTES 16384
@@ -457,4 +459,12 @@ bool watch_nested(const struct conn *conn)
 			return true;
 	}
 	return false;
+}
+
+int watch_pauses(uint64_t until, const sigset_t *mask)
+{
+	uint64_t now = clock_now(), left = until > now ? until - now : 0;
+	struct timespec pause = { 0, (long)(left < NS_PER_MS ? left : NS_PER_MS) };
+
+	return real.ppoll(NULL, 0, &pause, mask);
 }

@@ -6,6 +6,7 @@
 #ifndef ZC_PRELOAD_WATCH_H
 #define ZC_PRELOAD_WATCH_H
 
+#include <signal.h>
 #include <time.h>
 
 #include "preload/conn.h"
@@ -19,6 +20,12 @@ void set_dup(int from, int to);
 
 /* After a successful epoll_ctl(set, op, fd, event). */
 void watch_follow(int set, int op, int fd, const struct epoll_event *event);
+
+/*
+ * Behind a wait that has nothing to tell, but met the beginning of a record that is no data (ENGINE_PART): to the kernel that connection is
+ * readable, and nothing tells when the rest has come. Sleeps for a moment at most, as the wait does. Returns 0 or -1 (EINTR).
+ */
+int watch_pauses(uint64_t until, const sigset_t *mask);
 
 /* Returns the registration of a descriptor of the connection in the set, or NULL. Under the lock. */
 struct watch *watch_find(struct conn *conn, const struct set *set, int fd);

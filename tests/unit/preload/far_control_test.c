@@ -5,18 +5,8 @@
 #include <poll.h>
 #include <pthread.h>
 
-#include "far_pair_testing.h"
+#include "far_record_testing.h"
 #include "preload/send.h"
-
-#define CUT 5
-#define LATE_S 3 /* longer than a hundred thousand looks take, after which it was given up */
-
-static void await_readable(int fd)
-{
-	struct pollfd look = { .fd = fd, .events = POLLIN };
-
-	assert_int_equal(real.poll(&look, 1, 10000), 1);
-}
 
 static void await_writable_for_a_moment(int fd)
 {
@@ -68,41 +58,6 @@ static void nonsense_in_the_line_ends_raw_bytes(void **state)
 {
 	write_nonsense(true);
 	assert_int_equal(send_raw("x", 1), -ECONNRESET);
-}
-
-static uint8_t record[FAR_FRAME_BYTES + 4];
-
-/* The client's FAR_RESUME, behind which nothing is missing, and "next". Its first bytes are there. */
-static void send_record_in_parts(uint8_t first)
-{
-	struct engine *engine = engine_of(CLIENT);
-	const int on = 1;
-	uint64_t at;
-
-	exchange();
-	break_both();
-	at = atomic_load(&engine->channel.out.shared->sent);
-	record[0] = first ? first : FAR_CODE_RESUME(engine->channel.out.codes);
-	for (int i = 0; i < 8; i++)
-		record[1 + i] = record[9 + i] = (uint8_t)(at >> 8 * i);
-	memcpy(record + FAR_FRAME_BYTES, "next", 4);
-	assert_int_equal(setsockopt(ends[CLIENT], IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)), 0);
-	assert_int_equal(real.send(ends[CLIENT], record, CUT, 0), CUT);
-	await_readable(ends[SERVER]);
-}
-
-static void send_rest(void)
-{
-	assert_int_equal(real.send(ends[CLIENT], record + CUT, sizeof(record) - CUT, 0), sizeof(record) - CUT);
-}
-
-static void *send_rest_late(void *unused)
-{
-	const struct timespec late = { .tv_sec = LATE_S };
-
-	nanosleep(&late, NULL);
-	send_rest();
-	return NULL;
 }
 
 static void a_receive_waits_for_the_rest_of_a_record(void **state)

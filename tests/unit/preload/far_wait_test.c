@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: MIT */
+/* Waits of a program for connections between hosts, with the wrappers themselves. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+
+#include "far_record_testing.h"
+
+/* Calls of the kernel's by waits of the program's. */
+static _Atomic uint32_t asked;
+static __typeof__(real) kernel;
+
+static int counted_ppoll(struct pollfd *fds, nfds_t count, const struct timespec *time, const sigset_t *mask)
+{
+	asked++;
+	return kernel.ppoll(fds, count, time, mask);
+}
+
+static int counted_pselect(int count, fd_set *in, fd_set *out, fd_set *except, const struct timespec *time,
+			   const sigset_t *mask)
+{
+	asked++;
+	return kernel.pselect(count, in, out, except, time, mask);
+}
+
+static int counted_epoll_pwait(int set, struct epoll_event *events, int count, int ms, const sigset_t *mask)
+{
+	asked++;
+	return kernel.epoll_pwait(set, events, count, ms, mask);
+}
+
+static int wait_by_poll(int ms)
+{
+	struct pollfd look = { .fd = ends[SERVER], .events = POLLIN };
+
+	return poll(&look, 1, ms);
+}
+
+static int wait_by_select(int ms)
+{
+	struct timeval time = { .tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000 };
+	fd_set in;
+
+	FD_ZERO(&in);
+	FD_SET(ends[SERVER], &in);
+	return select(ends[SERVER] + 1, &in, NULL, NULL, &time);
+}
+
+static int wait_by_epoll(int ms)
+{
+	struct epoll_event event = { .events = EPOLLIN };
+	int set = epoll_create1(EPOLL_CLOEXEC), ready;
+
+	assert_int_equal(epoll_ctl(set, EPOLL_CTL_ADD, ends[SERVER], &event), 0);
+	ready = epoll_wait(set, &event, 1, ms);
+	close(set);
+	return ready;
+}
+
+/* The socket is readable all the time: who asks the kernel alone asks it a hundred thousand times in a second. */
+static void wait_for_rest(int (*wait)(int ms))
+{
+	pthread_t thread;
+	char got[16];
+
+	send_record_in_parts(0);
+	kernel = real;
+	real.ppoll = counted_ppoll;
+	real.pselect = counted_pselect;
+	real.epoll_pwait = counted_epoll_pwait;
+	asked = 0;
+	assert_int_equal(wait(0), 0);
+	assert_int_equal(wait(20), 0);
+	assert_int_equal(pthread_create(&thread, NULL, send_rest_late, NULL), 0);
+	assert_int_equal(wait(60000), 1);
+	real = kernel;
+	assert_true(asked > 3 && asked < 3 * 1000 * LATE_S);
+	pthread_join(thread, NULL);
+	assert_int_equal(receive_some(SERVER, got, sizeof(got), 0), 4);
+	assert_memory_equal(got, "next", 4);
+}
+
+static void poll_waits_for_the_rest_of_a_record(void **state)
+{
+	wait_for_rest(wait_by_poll);
+}
+
+static void select_waits_for_the_rest_of_a_record(void **state)
+{
+	wait_for_rest(wait_by_select);
+}
+
+static void epoll_waits_for_the_rest_of_a_record(void **state)
+{
+	wait_for_rest(wait_by_epoll);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(poll_waits_for_the_rest_of_a_record, begin, finish),
+		cmocka_unit_test_setup_teardown(select_waits_for_the_rest_of_a_record, begin, finish),
+		cmocka_unit_test_setup_teardown(epoll_waits_for_the_rest_of_a_record, begin, finish),
+	};
+
+	use_rings(1 << 16);
+	settings.rdma_again_ms = 1000;
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
