@@ -241,6 +241,16 @@ static void pass_bells(struct conn *conn, struct engine *engine)
 	}
 }
 
+bool far_follows(struct conn *conn, struct engine *engine)
+{
+	if (atomic_load(&engine->far.state) != FAR_BROKEN || in_rests(engine))
+		return false;
+	look(conn, engine);
+	pass_bells(conn, engine);
+	look(conn, engine);
+	return !in_rests(engine) && !engine->far.nonsense;
+}
+
 /* Both lanes as far as they come by themselves. Returns whether another queue pair may be looked for. */
 static bool comes_to_rest(struct conn *conn, struct engine *engine, struct far *far)
 {

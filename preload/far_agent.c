@@ -55,12 +55,22 @@ void far_kick(void)
 		sys_call(SYS_write, atomic_load(&kick), (long)&one, sizeof(one), 0, 0, 0);
 }
 
+/* The TCP stream itself is in the set, by its edges. A number that is closed is in it no more, unless another process has the socket, too. */
+static void follow(struct far *far, int fd, bool on)
+{
+	struct epoll_event event = { .events = EPOLLIN | EPOLLRDHUP | EPOLLET, .data.ptr = far };
+
+	if (atomic_exchange(&far->follows, on) != on)
+		sys_call(SYS_epoll_ctl, events, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, fd, (long)&event, 0, 0);
+}
+
 bool far_bury(struct conn *conn, struct channel *channel)
 {
 	struct far *far = conn->far;
 
 	if (!far)
 		return false;
+	follow(far, conn_fd(conn), false);
 	conn->far = NULL;
 	far->ended = *channel;
 	far->ended.out.out = NULL; /* the engine's, which ends here */
@@ -116,8 +126,11 @@ static bool serve_lanes(struct conn *conn, struct engine *engine, int fd)
 	bool busy = false;
 
 	if (take_soon(&engine->in, &hold, &busy)) {
-		if (!engine_is_closing(conn))
+		if (!engine_is_closing(conn)) {
 			far_look(conn, engine, fd);
+			if (conn->far)
+				follow(conn->far, fd, far_follows(conn, engine));
+		}
 		lock_give(&engine->in, &hold);
 	}
 	if (take_soon(&engine->out, &hold, &busy)) {
@@ -215,6 +228,8 @@ static void serve_engine(struct conn *conn)
 	}
 	if (far && link_of(far))
 		serve_link(conn, engine, far, fd);
+	else if (far)
+		follow(far, fd, false);
 	engine_leave(conn);
 }
 

@@ -69,6 +69,7 @@ struct far {
 	uint64_t since;		 /* ns: of the present try */
 	uint32_t waits;		 /* the peer's, at the last look */
 	bool was_used;		 /* between the last two ticks */
+	_Atomic bool follows;	 /* what comes by TCP is looked at as it comes (far_follows()) */
 	uint64_t restless_since; /* ns: it has asked for a doorbell */
 };
 
@@ -161,6 +162,12 @@ void far_seek(struct conn *conn, struct engine *engine, struct far *far);
  * look for one; that was in vain; and, under both locks, whether nothing of the last one is left, and the lanes go to the memory that
  * was prepared.
  */
+/*
+ * The agent's, under the lock `in`. What the queue pair has brought comes once more by TCP, as the peer may not know, and a program that
+ * has all of it makes no call: takes what is there of that, for which the peer would have no room. Returns whether more may come.
+ */
+bool far_follows(struct conn *conn, struct engine *engine);
+
 void far_has_broken(struct conn *conn, struct engine *engine, enum verbs_trouble why);
 void far_settles(struct conn *conn, struct engine *engine);
 void far_try_again(struct conn *conn, struct engine *engine, struct far *far);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Waits of a program for connections between hosts, with the wrappers themselves. */
 #define _GNU_SOURCE
+#include <linux/sockios.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
@@ -96,11 +97,62 @@ static void epoll_waits_for_the_rest_of_a_record(void **state)
 	wait_for_rest(wait_by_epoll);
 }
 
+static int bytes_there(int fd)
+{
+	int bytes = 0;
+
+	assert_int_equal(sys_call(SYS_ioctl, fd, FIONREAD, (long)&bytes, 0, 0, 0), 0);
+	return bytes;
+}
+
+/* As the agent does, which hears that something has come. */
+static bool follows(int end)
+{
+	struct engine *engine = engine_of(end);
+	struct lock_hold hold;
+	bool more;
+
+	assert_true(lock_take(&engine->in, &hold));
+	far_look(conns[end], engine, ends[end]);
+	more = far_follows(conns[end], engine);
+	lock_give(&engine->in, &hold);
+	return more;
+}
+
+/* The program, which has all of it, makes no call; its peer would have no room. */
+static void what_comes_twice_is_taken(void **state)
+{
+	const int small = 4096, on = 1;
+	struct pollfd look = { .fd = ends[SERVER], .events = POLLIN };
+	uint64_t until = clock_now() + 10 * NS_PER_SEC;
+
+	exchange();
+	assert_false(follows(SERVER));
+	setsockopt(ends[CLIENT], SOL_SOCKET, SO_SNDBUF, &small, sizeof(small));
+	setsockopt(ends[CLIENT], IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+	put(CLIENT, PART);
+	put(CLIENT, PART);
+	cut(); /* that it was received, nobody hears */
+	take_all(SERVER);
+	break_both();
+	far_is_up(conns[SERVER], engine_of(SERVER));
+	assert_true(follows(SERVER)); /* nothing has come yet */
+	do {
+		serve(CLIENT);
+		real.poll(&look, 1, 1);
+		assert_true(clock_now() < until);
+	} while (follows(SERVER) || engine_of(CLIENT)->far.out == FAR_OUT_OWES);
+	assert_int_equal(bytes_there(ends[SERVER]), 0);
+	put(CLIENT, PART);
+	take_all(SERVER);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(poll_waits_for_the_rest_of_a_record, begin, finish),
 		cmocka_unit_test_setup_teardown(select_waits_for_the_rest_of_a_record, begin, finish),
+		cmocka_unit_test_setup_teardown(what_comes_twice_is_taken, begin, finish),
 		cmocka_unit_test_setup_teardown(epoll_waits_for_the_rest_of_a_record, begin, finish),
 	};
 

@@ -29,7 +29,8 @@
 #define CANCELS 300
 #define OVER 150000 /* more than a ring of ZC_RING_BYTES=65536, and less than that and a socket take */
 
-#define MARK 32 /* equal bytes, of which no two follow each other otherwise, and one more */
+#define MUCH 3000000 /* more than small sockets take, less than a ring of ZC_RING_BYTES=4194304 */
+#define MARK 32	     /* equal bytes, of which no two follow each other otherwise, and one more */
 #define MARK_BYTE 0xa5
 #define MARK_END 0x5a
 
@@ -453,6 +454,42 @@ static void idles_client(struct stream *stream, char *self)
 	}
 }
 
+/*
+ * twice: the server has all of it, and makes no call on the connection, while it comes once more by TCP, as the queue pair ends before its
+ * word that it has. That takes the client no room.
+ */
+static void twice_server(struct stream *stream)
+{
+	take(stream, MUCH);
+	tell(to_client);
+	await(to_server);
+	put(stream, PART, 0);
+	take(stream, PART);
+	expect_end(stream);
+}
+
+static void twice_client(struct stream *stream, char *self)
+{
+	struct pollfd look = { .fd = stream->fd, .events = POLLIN | POLLOUT };
+	const int room = 30000;
+	pid_t child;
+	int status;
+
+	check(!setsockopt(stream->fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room)), "SO_SNDBUF");
+	put(stream, MUCH, 0);
+	await(to_client);
+	child = fork();
+	check(child >= 0, "fork");
+	if (!child)
+		_exit(0);
+	check(waitpid(child, &status, 0) == child && !status, "child");
+	for (int i = 0; i < 3; i++)
+		check(poll(&look, 1, 10000) == 1 && look.revents == POLLOUT, "room");
+	tell(to_server);
+	put(stream, PART, 0);
+	take(stream, PART);
+}
+
 static const struct {
 	const char *name;
 	void (*server)(struct stream *stream);
@@ -475,6 +512,7 @@ static const struct {
 	{ "forks", echo_server, forks_client, false },
 	{ "heir", heir_server, returns_client, false },
 	{ "idles", echo_server, idles_client, false },
+	{ "twice", twice_server, twice_client, false },
 };
 
 /* Returns whether it has ended well. */
