@@ -10,8 +10,8 @@
 
 #include "common/clock.h"
 #include "preload/engine.h"
-#include "preload/notice.h"
 #include "preload/inq.h"
+#include "preload/notice.h"
 #include "preload/real.h"
 #include "preload/send.h"
 #include "preload/share.h"

@@ -158,16 +158,16 @@ void far_fails(struct conn *conn, struct engine *engine, enum verbs_trouble trou
 void far_seek(struct conn *conn, struct engine *engine, struct far *far);
 
 /*
- * far_again.c. The queue pair has just broken: when there may be another one. The agent's steps: it is unwanted, and given up; it is time to
- * look for one; that was in vain; and, under both locks, whether nothing of the last one is left, and the lanes go to the memory that
- * was prepared.
- */
-/*
- * The agent's, under the lock `in`. What the queue pair has brought comes once more by TCP, as the peer may not know, and a program that
+ * far_again.c. The agent's, under the lock `in`. What the queue pair has brought comes once more by TCP, as the peer may not know, and a program that
  * has all of it makes no call: takes what is there of that, for which the peer would have no room. Returns whether more may come.
  */
 bool far_follows(struct conn *conn, struct engine *engine);
 
+/*
+ * far_again.c. The queue pair has just broken: when there may be another one. The agent's steps: it is unwanted, and given up; it is time to
+ * look for one; that was in vain; and, under both locks, whether nothing of the last one is left, and the lanes go to the memory that
+ * was prepared.
+ */
 void far_has_broken(struct conn *conn, struct engine *engine, enum verbs_trouble why);
 void far_settles(struct conn *conn, struct engine *engine);
 void far_try_again(struct conn *conn, struct engine *engine, struct far *far);

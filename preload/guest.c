@@ -2,9 +2,9 @@
 #define _GNU_SOURCE
 #include "preload/guest.h"
 
+#include <errno.h>
 #include <linux/close_range.h>
 #include <linux/seccomp.h>
-#include <errno.h>
 #include <linux/magic.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -201,32 +201,36 @@ void guest_notes_syscall(long number, const long *a)
 	}
 }
 
-/* What the kernel does not do, for whatever reason but that, libc does. */
-static bool copies(long call, const void *ours, void *theirs, size_t bytes, bool *faults)
+/* Between this process and itself, by the kernel. Returns bytes or -errno. */
+static long copied(long call, const void *ours, const void *theirs, size_t bytes)
 {
-	struct iovec local = { (void *)ours, bytes }, remote = { theirs, bytes };
-	long rc = guest_sandboxed() ?
-			  -ENOSYS :
-			  sys_call(call, sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0), (long)&local, 1, (long)&remote, 1, 0);
+	struct iovec local = { (void *)ours, bytes }, remote = { (void *)theirs, bytes };
 
-	*faults = rc == -EFAULT || (rc >= 0 && (size_t)rc < bytes);
-	return rc >= 0 && !*faults;
+	if (guest_sandboxed())
+		return -ENOSYS;
+	return sys_call(call, sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0), (long)&local, 1, (long)&remote, 1, 0);
+}
+
+/* The kernel has not looked. */
+static bool is_unknown(long copied)
+{
+	return copied < 0 && copied != -EFAULT;
 }
 
 bool guest_read(const void *from, void *to, size_t bytes)
 {
-	bool faults;
+	long rc = copied(SYS_process_vm_readv, to, from, bytes);
 
-	if (!copies(SYS_process_vm_readv, to, (void *)from, bytes, &faults) && !faults)
+	if (is_unknown(rc))
 		memcpy(to, from, bytes);
-	return !faults;
+	return is_unknown(rc) || rc == (long)bytes;
 }
 
 bool guest_write(void *to, const void *from, size_t bytes)
 {
-	bool faults;
+	long rc = copied(SYS_process_vm_writev, from, to, bytes);
 
-	if (!copies(SYS_process_vm_writev, from, to, bytes, &faults) && !faults)
+	if (is_unknown(rc))
 		memcpy(to, from, bytes);
-	return !faults;
+	return is_unknown(rc) || rc == (long)bytes;
 }

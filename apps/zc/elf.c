@@ -24,6 +24,11 @@ static int read_at(int fd, void *out, size_t bytes, uint64_t offset)
 	return got < 0 ? -errno : (size_t)got == bytes ? 0 : -ENOEXEC;
 }
 
+static int read_header(int fd, const Elf64_Ehdr *elf, unsigned int number, Elf64_Phdr *out)
+{
+	return read_at(fd, out, sizeof(*out), elf->e_phoff + number * sizeof(*out));
+}
+
 /* The Go linker leaves a note with the owner "Go" (its build id). */
 static bool has_go_note(int fd, const Elf64_Phdr *header)
 {
@@ -69,7 +74,7 @@ static int read_headers(int fd, const Elf64_Ehdr *elf, struct elf_facts *out)
 		return -ENOEXEC;
 	for (unsigned int i = 0; i < elf->e_phnum; i++) {
 		Elf64_Phdr header;
-		int rc = read_at(fd, &header, sizeof(header), elf->e_phoff + i * sizeof(header));
+		int rc = read_header(fd, elf, i, &header);
 
 		if (!rc && header.p_type == PT_INTERP)
 			rc = read_loader(fd, &header, out);
@@ -113,7 +118,7 @@ static int offset_of(int fd, const Elf64_Ehdr *elf, uint64_t address, uint64_t *
 {
 	for (unsigned int i = 0; i < elf->e_phnum; i++) {
 		Elf64_Phdr header;
-		int rc = read_at(fd, &header, sizeof(header), elf->e_phoff + i * sizeof(header));
+		int rc = read_header(fd, elf, i, &header);
 
 		if (rc)
 			return rc;
@@ -131,7 +136,7 @@ static int dynamic_value(int fd, const Elf64_Ehdr *elf, int64_t tag, uint64_t *o
 {
 	for (unsigned int i = 0; i < elf->e_phnum; i++) {
 		Elf64_Phdr header;
-		int rc = read_at(fd, &header, sizeof(header), elf->e_phoff + i * sizeof(header));
+		int rc = read_header(fd, elf, i, &header);
 
 		for (uint64_t at = 0; !rc && header.p_type == PT_DYNAMIC && at < header.p_filesz;
 		     at += sizeof(Elf64_Dyn)) {
