@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Monotonic time. Units: nanoseconds. clock_now() is a vDSO call of some 20 ns; it makes no system call on usual machines. */
+/* Time. Units: nanoseconds. clock_now() is a vDSO call of some 20 ns; it makes no system call on usual machines. */
 #ifndef ZC_COMMON_CLOCK_H
 #define ZC_COMMON_CLOCK_H
 
@@ -11,5 +11,8 @@
 
 /* Returns CLOCK_MONOTONIC in nanoseconds. */
 uint64_t clock_now(void);
+
+/* Returns the processor time of the calling thread so far. A system call. */
+uint64_t clock_thread(void);
 
 #endif

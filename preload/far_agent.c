@@ -190,7 +190,7 @@ static void serve_link(struct conn *conn, struct engine *engine, struct far *far
 		far_verbs->tell_broken(link);
 	for (int i = 0; i < ROUNDS && !armed && served && link_of(far); i++) {
 		if (far->opening)
-			far_open_goes_on(far->opening);
+			far_open_goes_on(far);
 		else
 			far_verbs->woke(link_of(far));
 		served = look_at_link(conn, engine, far, fd);

@@ -15,6 +15,7 @@
 #define RECEIVER_SHARE 8 /* of a connection that receives so much more often, the peer has to know what is better */
 
 static struct far_hosts hosts;
+static _Atomic uint64_t meeting; /* ns of a processor that the last one took; 0: there was none */
 _Static_assert(FAR_CLASSES == STATS_HOST_CLASSES && FAR_WAYS == STATS_HOST_WAYS, "what statistics have room for");
 
 bool far_compare_is_vain(const struct sockaddr_storage *peer)
@@ -31,6 +32,7 @@ enum far_pays far_compare_pays(struct engine *engine)
 	uint64_t now = clock_now();
 	struct far_moved moved = { .bytes = engine->sent + engine->received,
 				   .calls = atomic_load(&engine->calls),
+				   .meeting = atomic_load(&meeting),
 				   .class = FAR_NO_CLASS };
 	enum far_pays pays;
 
@@ -44,6 +46,13 @@ enum far_pays far_compare_pays(struct engine *engine)
 	if (pays == FAR_PAYS)
 		log_trace("is to meet a peer on another host after %u calls", moved.calls);
 	return pays;
+}
+
+void far_compare_met(struct engine *engine, uint64_t spent)
+{
+	far_trial_again(&engine->far.trial, spent);
+	if (spent)
+		atomic_store(&meeting, spent);
 }
 
 /* What a trial has found, for who wants to know why. */

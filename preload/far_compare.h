@@ -21,6 +21,9 @@ bool far_compare_is_vain(const struct sockaddr_storage *peer);
 /* Whether it is to meet now. Under both locks. */
 enum far_pays far_compare_pays(struct engine *engine);
 
+/* It has met, which took so many ns of a processor. Under both locks. */
+void far_compare_met(struct engine *engine, uint64_t spent);
+
 /*
  * Counts, for that, what goes by before it has met: a send that was begun then (0: it is not known), under the lock `out`, with its bytes in
  * engine->sent. Bytes that have come: under the lock `in`.

@@ -67,6 +67,7 @@ struct far {
 	uint32_t tries;
 	uint32_t places;	 /* of the engine's holders, when the meeting under way began */
 	uint64_t since;		 /* ns: of the present try */
+	uint64_t spent;		 /* ns of a processor: what meetings have taken, since it last met */
 	uint32_t waits;		 /* the peer's, at the last look */
 	bool was_used;		 /* between the last two ticks */
 	_Atomic bool follows;	 /* what comes by TCP is looked at as it comes (far_follows()) */
@@ -133,15 +134,16 @@ void far_drop_all(struct far *far);
 
 /*
  * far_open.c: the plug-in and what opens its descriptors (verbs.h), the agent's alone. goes_on: fd() was readable. A device is open once a
- * meeting has come to be, until one comes to nothing, or a queue pair breaks.
+ * meeting has come to be, until one comes to nothing, or a queue pair breaks. What it takes is booked to far->spent.
  */
 bool far_load(void);
 bool far_open_plug_in(void);
-int far_open_listener(const struct sockaddr *address, struct verbs_listener **out);
-int far_open_conn(const struct sockaddr *from, const struct sockaddr *to, const struct verbs_tuple *tuple,
-		  const struct verbs_setup *setup, struct verbs_conn **out);
-int far_open_admitted(struct verbs_request *request, const struct verbs_setup *setup, struct verbs_conn **out);
-void far_open_goes_on(struct verbs_conn *opening);
+int far_open_listener(struct far *far, const struct sockaddr *address, struct verbs_listener **out);
+int far_open_conn(struct far *far, const struct sockaddr *from, const struct sockaddr *to,
+		  const struct verbs_tuple *tuple, const struct verbs_setup *setup, struct verbs_conn **out);
+int far_open_admitted(struct far *far, struct verbs_request *request, const struct verbs_setup *setup,
+		      struct verbs_conn **out);
+void far_open_goes_on(struct far *far);
 void far_device_is_open(bool open);
 
 /* Both locks of an engine, or neither. */

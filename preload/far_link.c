@@ -16,7 +16,6 @@
 #include "preload/guest.h"
 #include "preload/signals.h"
 
-#define DEVICES "/sys/class/infiniband"
 #define DEVICES_AGAIN_NS NS_PER_SEC
 #define SETTLE_NS NS_PER_SEC
 
@@ -27,7 +26,7 @@ extern char **environ;
 static bool devices_are_there(void)
 {
 	char entries[1024];
-	long fd = sys_call(SYS_openat, AT_FDCWD, (long)DEVICES, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0, 0, 0);
+	long fd = sys_call(SYS_openat, AT_FDCWD, (long)VERBS_DEVICES, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0, 0, 0);
 	long got;
 
 	if (fd < 0)

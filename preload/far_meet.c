@@ -10,6 +10,7 @@
 #include "common/log.h"
 #include "common/sys.h"
 #include "preload/engine_meet.h"
+#include "preload/far_compare.h"
 #include "preload/far_internal.h"
 
 #define TRIES_MAX 10
@@ -241,7 +242,7 @@ static void reach(struct conn *conn, struct engine *engine, struct far *far)
 	else
 		((struct sockaddr_in6 *)&from)->sin6_port = 0;
 	if (!rc)
-		rc = far_open_conn((struct sockaddr *)&from, (struct sockaddr *)&to, &tuple, &setup, &link);
+		rc = far_open_conn(far, (struct sockaddr *)&from, (struct sockaddr *)&to, &tuple, &setup, &link);
 	if (rc < 0) {
 		far_fails(conn, engine, rc == -ENODEV ? VERBS_NO_ROUTE : VERBS_FAILED);
 		return;
@@ -254,7 +255,7 @@ static void reach(struct conn *conn, struct engine *engine, struct far *far)
 static void offer(struct conn *conn, struct engine *engine, struct far *far)
 {
 	struct sockaddr_storage local = unmapped(&engine->names.local);
-	int rc = far_open_listener((struct sockaddr *)&local, &far->listener);
+	int rc = far_open_listener(far, (struct sockaddr *)&local, &far->listener);
 
 	if (rc < 0) {
 		far->listener = NULL;
@@ -324,7 +325,7 @@ void far_take_visitor(struct conn *conn, struct engine *engine, struct far *far)
 		far_verbs->refuse(request, VERBS_MEMLOCK);
 		return;
 	}
-	rc = far_open_admitted(request, &setup, &link);
+	rc = far_open_admitted(far, request, &setup, &link);
 	if (rc < 0) {
 		far_fails(conn, engine, rc == -ENOMEM ? VERBS_MEMLOCK : VERBS_FAILED);
 		return;
@@ -387,7 +388,8 @@ static void begin_lanes(struct conn *conn, struct engine *engine, struct far *fa
 		atomic_store(&far->left, false);
 	} else
 		far_sources_begin(conn, engine);
-	far_trial_again(&engine->far.trial);
+	far_compare_met(engine, far->spent);
+	far->spent = 0;
 	atomic_store(&far->link, far->opening);
 	far->opening = NULL;
 	atomic_store(&engine->far.up_at, clock_now());

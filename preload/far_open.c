@@ -4,22 +4,49 @@
  * there on a step of a meeting takes no time, and a thread for it would be dear.
  */
 #define _GNU_SOURCE
+#include "common/clock.h"
 #include "preload/apart.h"
 #include "preload/far_internal.h"
 
 static _Atomic bool is_open;
+static uint64_t loading; /* ns of a processor: of the plug-in, to be booked with the first meeting */
 
 void far_device_is_open(bool open)
 {
 	atomic_store(&is_open, open);
 }
 
-static void run(void (*body)(void *arg), void *arg)
+struct work {
+	void (*body)(void *arg);
+	void *arg;
+	uint64_t took;
+};
+
+static void work(void *arg)
 {
+	struct work *it = arg;
+	uint64_t begun = clock_thread();
+
+	it->body(it->arg);
+	it->took = clock_thread() - begun;
+}
+
+/* Returns what it took, ns of a processor. */
+static uint64_t run_at_cost(void (*body)(void *arg), void *arg)
+{
+	struct work it = { .body = body, .arg = arg };
+
 	if (atomic_load(&is_open))
-		body(arg);
+		work(&it);
 	else
-		apart_run(body, arg);
+		apart_run(work, &it);
+	return it.took;
+}
+
+static void run(struct far *far, void (*body)(void *arg), void *arg)
+{
+	far->spent += run_at_cost(body, arg) + loading;
+	loading = 0;
 }
 
 static void load(void *loaded)
@@ -32,7 +59,7 @@ bool far_open_plug_in(void)
 	bool loaded;
 
 	atomic_store(&is_open, false);
-	run(load, &loaded);
+	loading = run_at_cost(load, &loaded);
 	return loaded;
 }
 
@@ -49,11 +76,11 @@ static void listen_there(void *arg)
 	asked->rc = far_verbs->listen(asked->address, 2, asked->out);
 }
 
-int far_open_listener(const struct sockaddr *address, struct verbs_listener **out)
+int far_open_listener(struct far *far, const struct sockaddr *address, struct verbs_listener **out)
 {
 	struct listening asked = { .address = address, .out = out };
 
-	run(listen_there, &asked);
+	run(far, listen_there, &asked);
 	return asked.rc;
 }
 
@@ -72,12 +99,12 @@ static void connect_there(void *arg)
 	asked->rc = far_verbs->connect(asked->from, asked->to, asked->tuple, asked->setup, asked->out);
 }
 
-int far_open_conn(const struct sockaddr *from, const struct sockaddr *to, const struct verbs_tuple *tuple,
-		  const struct verbs_setup *setup, struct verbs_conn **out)
+int far_open_conn(struct far *far, const struct sockaddr *from, const struct sockaddr *to,
+		  const struct verbs_tuple *tuple, const struct verbs_setup *setup, struct verbs_conn **out)
 {
 	struct connecting asked = { .from = from, .to = to, .tuple = tuple, .setup = setup, .out = out };
 
-	run(connect_there, &asked);
+	run(far, connect_there, &asked);
 	return asked.rc;
 }
 
@@ -95,11 +122,12 @@ static void admit_there(void *arg)
 	asked->rc = far_verbs->admit(asked->request, asked->setup, asked->out);
 }
 
-int far_open_admitted(struct verbs_request *request, const struct verbs_setup *setup, struct verbs_conn **out)
+int far_open_admitted(struct far *far, struct verbs_request *request, const struct verbs_setup *setup,
+		      struct verbs_conn **out)
 {
 	struct admitting asked = { .request = request, .setup = setup, .out = out };
 
-	run(admit_there, &asked);
+	run(far, admit_there, &asked);
 	return asked.rc;
 }
 
@@ -108,7 +136,7 @@ static void wake_there(void *link)
 	far_verbs->woke(link);
 }
 
-void far_open_goes_on(struct verbs_conn *opening)
+void far_open_goes_on(struct far *far)
 {
-	run(wake_there, opening);
+	run(far, wake_there, far->opening);
 }

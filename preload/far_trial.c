@@ -36,7 +36,6 @@
 #define WORSE_TURNS 4
 #define DRAIN_BYTES (4u << 20) /* a stream's, in the buffers of the way before */
 #define STOPS_MAX 2
-#define SPENT_SHARE 20 /* of the time is for trials */
 
 /* Hosts --------------------------------------------------------------------------------------------------------------- */
 
@@ -139,10 +138,11 @@ enum far_pays far_trial_pays(struct far_host *host, const struct far_moved *move
 {
 	const struct far_finding *finding = moved->class == FAR_NO_CLASS ? NULL : &host->classes[moved->class];
 	uint64_t until = atomic_load(&host->seeks_until);
+	uint64_t worth_ns = FAR_SPENT_SHARE * (moved->meeting ? moved->meeting : FAR_FIRST_MEETING_NS);
 
 	if (finding ? prefers_rdma(finding) : atomic_load(&host->lately) > FAR_BY_TCP + 1)
 		return FAR_PAYS;
-	if ((moved->bytes < FAR_WORTH_BYTES && moved->calls < FAR_WORTH_CALLS) || moved->ns < FAR_WORTH_NS)
+	if ((moved->bytes < FAR_WORTH_BYTES && moved->calls < FAR_WORTH_CALLS) || moved->ns < worth_ns)
 		return FAR_PAYS_LATER;
 	if (finding && prefers_tcp(finding, now))
 		return FAR_PAYS_NOT;
@@ -166,7 +166,7 @@ static bool affords(const struct far_trial *trial, int class, uint64_t now)
 {
 	uint64_t risk = best_ns(trial, class, DRAIN_BYTES + 8 * trial->size, WORSE * WORSE_TURNS) + WORSE_NS;
 
-	return now - trial->begun_ns >= SPENT_SHARE * (trial->spent + risk);
+	return now - trial->begun_ns >= FAR_SPENT_SHARE * (trial->spent + risk);
 }
 
 static void start_run(struct far_trial *trial, enum far_way way)
@@ -443,7 +443,7 @@ void far_trial_before(struct far_trial *trial, const struct far_send *send)
 	remember(trial, send);
 }
 
-void far_trial_again(struct far_trial *trial)
+void far_trial_again(struct far_trial *trial, uint64_t spent)
 {
 	*trial = (struct far_trial){ .class = trial->class,
 				     .next_class = trial->next_class,
@@ -451,7 +451,7 @@ void far_trial_again(struct far_trial *trial)
 				     .base_class = trial->base_class,
 				     .base = trial->base,
 				     .begun_ns = trial->begun_ns,
-				     .spent = trial->spent };
+				     .spent = trial->spent + spent };
 }
 
 enum far_way far_trial_next(struct far_trial *trial, struct far_host *host, const struct far_send *send)

@@ -6,7 +6,7 @@
  * moment; what a run begins with, a move of the lane and the buffers of the way before, does not. RDMA has to be better by a
  * tenth, and a run that shows that it is far worse ends at once.
  *
- * What a run costs in comparison with the best way that is known is added up, and the next one begins when the connection has been
+ * What a run costs in comparison with the best way that is known is added up, with what the meeting took, and the next one begins when the connection has been
  * at work for 20 times that; so much has to be over before the first one, too, which a way that is far worse can cost. TCP is measured
  * before the connection has another way, and again in trials where that is not known.
  *
@@ -40,12 +40,14 @@ enum far_way { FAR_BY_TCP, FAR_BY_RING, FAR_BY_ZSDP, FAR_BY_AZSDP };
 #define FAR_CALM_MAX (3600 * NS_PER_SEC)
 
 /*
- * What a connection has to have moved, and for how long, before it is worth a meeting with a peer of which nothing is known: to load the
- * drivers, to open a device and to meet takes each end 0.15 s of a processor where soft-RoCE is emulated.
+ * What a connection has to have moved, and for how long, before it is worth a meeting with a peer of which nothing is known. How long follows
+ * from what the last meeting of the process took, as with trials; the first one of a process loads drivers and opens a device,
+ * which takes each end 0.1 s of a processor where soft-RoCE is emulated.
  */
 #define FAR_WORTH_BYTES (1u << 20)
 #define FAR_WORTH_CALLS 512u
-#define FAR_WORTH_NS NS_PER_SEC
+#define FAR_FIRST_MEETING_NS (100 * NS_PER_MS)
+#define FAR_SPENT_SHARE 20u /* of the time is for finding out */
 
 /* Of sends of one class to one host. */
 struct far_finding {
@@ -88,8 +90,9 @@ enum far_pays {
 struct far_moved {
 	uint64_t bytes;
 	uint32_t calls;
-	uint64_t ns; /* for how long */
-	int class;   /* as far as it can be told */
+	uint64_t ns;	  /* for how long */
+	uint64_t meeting; /* ns of a processor, that it would take; 0: not known */
+	int class;	  /* as far as it can be told */
 };
 
 /* Whether a connection is to meet. */
@@ -121,7 +124,7 @@ struct far_trial {
 	enum far_way best; /* as far as is known */
 	uint64_t cost[FAR_WAYS];
 	uint32_t stopped[FAR_WAYS]; /* runs that were ended early */
-	uint64_t spent;		    /* ns, in comparison with the best */
+	uint64_t spent;		    /* ns, in comparison with the best, and for meetings */
 	uint64_t begun_ns;	    /* the connection's first send */
 	/* the present run: all of it, and what counts */
 	uint64_t all_ns, all_bytes, ns, bytes;
@@ -144,8 +147,8 @@ struct far_send {
  */
 void far_trial_before(struct far_trial *trial, const struct far_send *send);
 
-/* There is a queue pair now, the first one or another: no trial is under way. */
-void far_trial_again(struct far_trial *trial);
+/* There is a queue pair now, the first one or another, which took so many ns of a processor: no trial is under way. */
+void far_trial_again(struct far_trial *trial, uint64_t spent);
 
 /* Returns the way that the send takes. */
 enum far_way far_trial_next(struct far_trial *trial, struct far_host *host, const struct far_send *send);

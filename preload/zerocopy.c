@@ -294,14 +294,6 @@ static ssize_t wait_by_sending(struct conn *conn, int fd, const struct cursor *a
 	return sent;
 }
 
-static uint64_t thread_cpu(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-	return (uint64_t)now.tv_sec * NS_PER_SEC + (uint64_t)now.tv_nsec;
-}
-
 /* Books what a large send of `bytes` has cost, by either way. */
 static void learn_cost(struct conn *conn, bool own, uint64_t ns, size_t bytes)
 {
@@ -323,7 +315,7 @@ ssize_t zerocopy_send(struct conn *conn, int fd, const struct iovec *iov, int co
 {
 	struct cursor at = { iov, 0, 0 };
 	bool measure = conn->policy == PATH_AUTO;
-	uint64_t begun = measure ? thread_cpu() : 0;
+	uint64_t begun = measure ? clock_thread() : 0;
 	struct lock_hold hold;
 	size_t all;
 	long rc;
@@ -355,7 +347,7 @@ ssize_t zerocopy_send(struct conn *conn, int fd, const struct iovec *iov, int co
 	if (rc == -EAGAIN)
 		atomic_store_explicit(&conn->send_blocked, true, memory_order_relaxed);
 	if (measure && at.left < all)
-		learn_cost(conn, true, thread_cpu() - begun + guard_cost_ns(all - at.left), all - at.left);
+		learn_cost(conn, true, clock_thread() - begun + guard_cost_ns(all - at.left), all - at.left);
 	if (rc < 0 && rc != -EAGAIN && rc != -EINTR && rc != -EFAULT && at.left < all)
 		atomic_store(&conn->sg.error, (int)-rc); /* told by the next call, as the kernel would */
 	return at.left < all ? (ssize_t)(all - at.left) : rc;
@@ -371,11 +363,11 @@ uint64_t zerocopy_copy_begins(struct conn *conn)
 		return 0;
 	due = !zc->refused && zc->copy_samples < SAMPLES && zc->sent_bytes >= PROBE_AFTER;
 	lock_give(&conn->lock, &hold);
-	return due ? thread_cpu() : 0;
+	return due ? clock_thread() : 0;
 }
 
 void zerocopy_copy_ends(struct conn *conn, uint64_t begun, ssize_t sent)
 {
 	if (begun && sent > 0)
-		learn_cost(conn, false, thread_cpu() - begun, (size_t)sent);
+		learn_cost(conn, false, clock_thread() - begun, (size_t)sent);
 }

@@ -41,6 +41,7 @@
 
 #define VERBS_LIBRARY "libzc-verbs.so"
 #define VERBS_SYMBOL "zc_verbs" /* a struct verbs_table */
+#define VERBS_DEVICES "/sys/class/infiniband"
 #define VERBS_TABLE_VERSION 11u
 
 /* Why there is no connection, or no longer one. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Devices, and the memory that is registered with them. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 
 #include "common/sys.h"
 #include "rdma/verbs_internal.h"
+#include "rdma/verbs_provider.h"
 
 #define BUDGET_BYTES (1ul << 30) /* where nothing limits it */
 
@@ -150,10 +152,21 @@ static const struct verbs_cache_ops region_ops = { region_add, region_drop, may_
 
 struct verbs_owner verbs_owner;
 
+/* Who names drivers of his own in the environment gets those. */
+static void load_providers(void)
+{
+	Dl_info libibverbs;
+
+	if (!getenv("RDMAV_DRIVERS") && !getenv("IBV_DRIVERS") && dladdr((void *)ibv_get_device_list, &libibverbs) &&
+	    libibverbs.dli_fname)
+		verbs_providers_load(VERBS_DEVICES, libibverbs.dli_fname);
+}
+
 void verbs_set_owner(const struct verbs_owner *owner)
 {
 	verbs_owner = *owner;
 	verbs_environment_use(owner);
+	load_providers();
 }
 
 int own_keep(int fd)

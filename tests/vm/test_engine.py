@@ -2,6 +2,7 @@
 """Unmodified programs on the lab's two hosts: their bytes go over RDMA, and when that breaks the connection outlives it."""
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 from conftest import BUILD, environment
@@ -53,6 +54,12 @@ def test_device_has_sent_them(guest):
     before, after = guest.counters("before"), guest.counters("after")
     bytes_sent = sum(guest.measured(step)["bytes"] for step in WHOLE)
     assert (after["rxe0"] - before["rxe0"]) * 4096 > bytes_sent / 2
+
+
+def test_no_provider_is_loaded_that_no_device_needs(guest):
+    assert len(list(Path("/usr/lib").glob("*/libibverbs/*.so"))) > 1
+    loaded = guest.text("providers").split()
+    assert [provider.split("-")[0] for provider in loaded] == ["librxe"]
 
 
 def test_guarded_memory_is_not_registered_in_vain(guest):
