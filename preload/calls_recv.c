@@ -122,11 +122,12 @@ static ssize_t receive_by_ring(struct conn *conn, int fd, const struct iovec *io
 #define RECEIVED(conn, fd, iov, count, flags, settle, call, ringed)                                                    \
 	({                                                                                                             \
 		bool met_;                                                                                             \
-		ssize_t rc_ = ENGINE_BY_KERNEL;                                                                        \
+		ssize_t rc_;                                                                                           \
 		recv_begins(conn, fd);                                                                                 \
 		do {                                                                                                   \
 			met_ = false;                                                                                  \
-			if (__builtin_expect(may_be_in_ring((conn), (flags)), 0))                                      \
+			rc_ = ENGINE_BY_KERNEL;                                                                        \
+			if (__builtin_expect(may_be_in_ring((conn), (flags)), 0) && !engine_is_passed_by(conn))        \
 				rc_ = receive_by_ring((conn), (fd), (iov), (count), (flags));                          \
 			*(ringed) = rc_ != ENGINE_BY_KERNEL;                                                           \
 			rc_ = *(ringed) ? send_result(rc_) : BY_KERNEL(conn, fd, flags, settle, call, met_);           \

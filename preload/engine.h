@@ -54,7 +54,7 @@ struct engine {
 	_Atomic uint32_t going; /* holders that let go of it at present */
 	struct holders holders;
 	_Atomic uint32_t calls; /* of data, before it has met */
-	uint32_t next_try;
+	_Atomic uint32_t next_try;
 	uint32_t tries;
 	uint64_t meets_since; /* ns: of the first try */
 	int offer;	      /* listening for the accepting end; -1 */
@@ -156,6 +156,23 @@ static inline bool engine_has_met(struct conn *conn)
 	struct engine *engine = atomic_load_explicit(&conn->engine, memory_order_acquire);
 
 	return engine && engine_met(engine);
+}
+
+/*
+ * Whether a data call has nothing to do with the engine, but that its bytes are counted: the ends have not met, and it is not time to try, for
+ * which the call has counted then. A hint without a lock, as above; an engine's memory is never unmapped, and a call too many of another
+ * connection's does no harm.
+ */
+static inline bool engine_is_passed_by(struct conn *conn)
+{
+	struct engine *engine = atomic_load_explicit(&conn->engine, memory_order_acquire);
+
+	if (!engine || atomic_load_explicit(&engine->state, memory_order_relaxed) != ENGINE_APART ||
+	    atomic_load_explicit(&engine->calls, memory_order_relaxed) + 1 >=
+		    atomic_load_explicit(&engine->next_try, memory_order_relaxed))
+		return false;
+	atomic_fetch_add_explicit(&engine->calls, 1, memory_order_relaxed);
+	return true;
 }
 
 /* A data call of the program: tries to meet, if it is time. */

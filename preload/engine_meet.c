@@ -273,6 +273,8 @@ static void try_to_meet(struct conn *conn, struct engine *engine, int fd)
 /* Neither end waits for the other: the accepting one asks ever more rarely, the connecting one looks more often. */
 static uint32_t next_try(const struct engine *engine, uint32_t calls)
 {
+	if (engine->far.compares && atomic_load(&engine->far.state) == FAR_NONE && calls >= 16)
+		return calls + calls / 8; /* until it may pay, which is a matter of time */
 	if ((engine->role == ROLE_SERVER || engine->far.host) && engine->reached < 0 &&
 	    atomic_load(&engine->far.state) == FAR_NONE)
 		return 2 * calls;

@@ -305,13 +305,16 @@ static struct far_first first_of(const struct iovec *iov, size_t bytes)
 
 ssize_t engine_send(struct conn *conn, int fd, const struct iovec *iov, int count, int flags)
 {
-	ssize_t done = count == 1 ? engine_join(conn, fd, iov) : JOIN_NOT;
 	struct engine *engine;
+	ssize_t done;
 	const struct send send = { fd, count, flags, iov };
 	struct announced announced; /* its numbers are not worth clearing for each send */
 	struct lock_hold hold;
 	size_t bytes = 0;
 
+	if (engine_is_passed_by(conn))
+		return ENGINE_BY_KERNEL;
+	done = count == 1 ? engine_join(conn, fd, iov) : JOIN_NOT;
 	if (done != JOIN_NOT)
 		return done < 0 || (size_t)done == iov->iov_len ?
 			       done :

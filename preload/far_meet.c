@@ -418,6 +418,7 @@ static void meets(struct conn *conn, struct engine *engine, struct far *far)
 	bool again = engine_met(engine), met;
 	struct far_both both;
 	uint32_t trip = far_verbs->trip(far->opening);
+	uint64_t spent = far->spent;
 
 	if (!far_take_both(engine, &both))
 		return;
@@ -437,8 +438,9 @@ static void meets(struct conn *conn, struct engine *engine, struct far *far)
 		host->has_met = true;
 	}
 	if (met)
-		log_trace("met its peer on another host%s; a write takes %u ns there and back", again ? " again" : "",
-			  trip);
+		log_trace(
+			"met its peer on another host%s, for %llu us of a processor; a write takes %u ns there and back",
+			again ? " again" : "", (unsigned long long)(spent / NS_PER_US), trip);
 	if (met && again)
 		channel_empty(&far->channel);
 }
