@@ -54,12 +54,14 @@ static bool is_done_without(const struct engine *engine, enum verbs_trouble why)
 }
 
 /*
- * The ordinary end of a connection, at the end that closes it second. A peer that has only shut its side down, and loses its device
- * behind that, looks the same: that break is not counted.
+ * The ordinary end of a connection, at the end that closes it second: TCP has told it, or the peer, which has received by the ring, has said that
+ * it does not any more. A peer that has only shut its side down, and loses its device behind that, looks the same: that break is not counted.
  */
-static bool has_ended(struct conn *conn, enum verbs_trouble why)
+static bool has_ended(struct conn *conn, const struct engine *engine, enum verbs_trouble why)
 {
-	return why == VERBS_PEER_GONE && !evict_may_come(conn_fd(conn));
+	bool left = engine->ring_bytes && !atomic_load(&engine->channel.out.shared->reader);
+
+	return why == VERBS_PEER_GONE && (left || !evict_may_come(conn_fd(conn)));
 }
 
 /* Tries in vain are no reason for a longer pause behind the next break. */
@@ -78,7 +80,7 @@ void far_has_broken(struct conn *conn, struct engine *engine, enum verbs_trouble
 		return;
 	}
 	far_device_is_open(false);
-	if (has_ended(conn, why)) {
+	if (has_ended(conn, engine, why)) {
 		log_info("the peer has ended, and its queue pair with it");
 	} else {
 		stats_reason(conn->slot, REASON_RDMA_BROKEN);

@@ -160,6 +160,22 @@ static void end_of_a_connection_is_no_break(void **state)
 	assert_int_equal(told(CLIENT, REASON_RDMA_BROKEN), 1); /* to which the peer may send yet */
 }
 
+/* RDMA's end may be told before TCP's is. */
+static void end_of_a_peer_that_has_said_so_is_no_break(void **state)
+{
+	struct engine *server = engine_of(SERVER);
+	struct lock_hold hold;
+
+	exchange();
+	assert_true(lock_take(&server->in, &hold));
+	far_says_bye(conns[SERVER], server, ends[SERVER]);
+	lock_give(&server->in, &hold);
+	plug_give_up(atomic_load(&fars[CLIENT].link));
+	far_is_up(conns[CLIENT], engine_of(CLIENT));
+	assert_int_equal(atomic_load(&engine_of(CLIENT)->far.state), FAR_BROKEN);
+	assert_int_equal(told(CLIENT, REASON_RDMA_BROKEN), 0);
+}
+
 static void queue_pair_that_breaks_by_itself_gets_a_successor(void **state)
 {
 	both_compare();
@@ -361,6 +377,7 @@ int main(void)
 		CASE(queue_pair_that_either_end_uses_stays),
 		CASE(end_that_is_on_its_ring_when_it_goes_looks_for_another),
 		CASE(end_of_a_connection_is_no_break),
+		CASE(end_of_a_peer_that_has_said_so_is_no_break),
 		CASE(queue_pair_that_breaks_by_itself_gets_a_successor),
 		CASE(former_queue_pair_is_closed_when_nobody_is_at_it),
 		CASE(end_waits_for_twice_the_time_that_it_took_to_find_out),
