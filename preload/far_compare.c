@@ -50,7 +50,7 @@ enum far_pays far_compare_pays(struct engine *engine)
 
 void far_compare_met(struct engine *engine, uint64_t spent)
 {
-	far_trial_again(&engine->far.trial, spent);
+	far_trial_again(&engine->far.trial);
 	if (spent)
 		atomic_store(&meeting, spent);
 }

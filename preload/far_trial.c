@@ -443,7 +443,7 @@ void far_trial_before(struct far_trial *trial, const struct far_send *send)
 	remember(trial, send);
 }
 
-void far_trial_again(struct far_trial *trial, uint64_t spent)
+void far_trial_again(struct far_trial *trial)
 {
 	*trial = (struct far_trial){ .class = trial->class,
 				     .next_class = trial->next_class,
@@ -451,7 +451,7 @@ void far_trial_again(struct far_trial *trial, uint64_t spent)
 				     .base_class = trial->base_class,
 				     .base = trial->base,
 				     .begun_ns = trial->begun_ns,
-				     .spent = trial->spent + spent };
+				     .spent = trial->spent };
 }
 
 enum far_way far_trial_next(struct far_trial *trial, struct far_host *host, const struct far_send *send)

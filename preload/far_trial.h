@@ -6,7 +6,7 @@
  * moment; what a run begins with, a move of the lane and the buffers of the way before, does not. RDMA has to be better by a
  * tenth, and a run that shows that it is far worse ends at once.
  *
- * What a run costs in comparison with the best way that is known is added up, with what the meeting took, and the next one begins when the connection has been
+ * What a run costs in comparison with the best way that is known is added up, and the next one begins when the connection has been
  * at work for 20 times that; so much has to be over before the first one, too, which a way that is far worse can cost. TCP is measured
  * before the connection has another way, and again in trials where that is not known.
  *
@@ -124,7 +124,7 @@ struct far_trial {
 	enum far_way best; /* as far as is known */
 	uint64_t cost[FAR_WAYS];
 	uint32_t stopped[FAR_WAYS]; /* runs that were ended early */
-	uint64_t spent;		    /* ns, in comparison with the best, and for meetings */
+	uint64_t spent;		    /* ns, in comparison with the best */
 	uint64_t begun_ns;	    /* the connection's first send */
 	/* the present run: all of it, and what counts */
 	uint64_t all_ns, all_bytes, ns, bytes;
@@ -147,8 +147,8 @@ struct far_send {
  */
 void far_trial_before(struct far_trial *trial, const struct far_send *send);
 
-/* There is a queue pair now, the first one or another, which took so many ns of a processor: no trial is under way. */
-void far_trial_again(struct far_trial *trial, uint64_t spent);
+/* There is a queue pair now, the first one or another: no trial is under way. */
+void far_trial_again(struct far_trial *trial);
 
 /* Returns the way that the send takes. */
 enum far_way far_trial_next(struct far_trial *trial, struct far_host *host, const struct far_send *send);

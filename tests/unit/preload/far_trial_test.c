@@ -154,7 +154,7 @@ static enum far_way way_after(unsigned int alone_us, const struct costs *costs)
 	fresh(NULL);
 	if (alone_us)
 		turns_before(&end, 200, alone_us * US);
-	far_trial_again(&end.trial, 0);
+	far_trial_again(&end.trial);
 	turns(&end, 20000, 64, costs);
 	return atomic_load(&found(TURN)->best) - 1;
 }
@@ -177,7 +177,7 @@ static void tcp_is_not_tried_once_more(void **state)
 	unsigned int count = 0;
 
 	turns_before(&end, 5000, 100 * US);
-	far_trial_again(&end.trial, 0);
+	far_trial_again(&end.trial);
 	for (; !atomic_load(&found(TURN)->best); count++)
 		turns(&end, 1, 64, &costs);
 	assert_in_range(count, 3 * 32, 3 * 32 + 3 * 8);
@@ -198,7 +198,7 @@ static void what_else_was_done_before_does_not_count(void **state)
 		end.at += 64 << 10;
 		now += 60 * US;
 	}
-	far_trial_again(&end.trial, 0);
+	far_trial_again(&end.trial);
 	sends(&end, 40000, 64 << 10, &costs);
 	assert_in_range(atomic_load(&found(2)->cost[FAR_BY_TCP]), 14000, 17000); /* 1000 us for 64 KiB, in ns a KiB */
 }
@@ -322,29 +322,6 @@ static void meeting_that_is_known_to_be_cheap_comes_sooner(void **state)
 	assert_int_equal(far_trial_pays(host(), &moved, now), FAR_PAYS_LATER);
 	moved.ns++;
 	assert_int_equal(far_trial_pays(host(), &moved, now), FAR_PAYS);
-}
-
-/* By turns of 100 us, with a way that is no worse. Returns when the connection first sent by it. */
-static uint64_t tried_after(uint64_t meeting)
-{
-	const struct costs costs = { { 100, 100 }, 1000, 0, 0 };
-	struct end end = { 0 };
-	uint64_t begun = now;
-
-	fresh(NULL);
-	turns_before(&end, 200, 100 * US);
-	far_trial_again(&end.trial, meeting);
-	while (!end.sends[FAR_BY_RING])
-		turns(&end, 1, 64, &costs);
-	return now - begun;
-}
-
-static void meeting_counts_as_spent(void **state)
-{
-	uint64_t cheap = tried_after(0), dear = tried_after(50 * NS_PER_MS);
-
-	assert_true(cheap < NS_PER_SEC);
-	assert_in_range(dear, cheap + NS_PER_SEC / 2, cheap + 2 * NS_PER_SEC);
 }
 
 static void same_outcome_holds_twice_as_long(void **state)
@@ -538,7 +515,6 @@ int main(void)
 		cmocka_unit_test_setup(nobody_meets_where_tcp_has_won, fresh),
 		cmocka_unit_test_setup(meeting_waits_until_it_may_pay, fresh),
 		cmocka_unit_test_setup(meeting_that_is_known_to_be_cheap_comes_sooner, fresh),
-		cmocka_unit_test_setup(meeting_counts_as_spent, fresh),
 		cmocka_unit_test_setup(same_outcome_holds_twice_as_long, fresh),
 		cmocka_unit_test_setup(host_that_changes_is_followed, fresh),
 		cmocka_unit_test_setup(ends_that_try_together_find_the_same, fresh),
