@@ -166,6 +166,7 @@ static void finish(struct conn *conn, struct engine *engine)
 	struct channel mine, rest;
 
 	sources_end(conn); /* from here on no fault looks at them */
+	far_compare_seeks_no_more(engine);
 	if (engine_met(engine))
 		later_settle_lane(engine->channel.in.shared);
 	mine = engine->channel; /* mapped in each process that holds it */

@@ -247,7 +247,7 @@ static void try_to_meet(struct conn *conn, struct engine *engine, int fd)
 	bool client = engine->role == ROLE_CLIENT;
 	int rc = -EAGAIN;
 
-	if (!names_are_known(engine, fd))
+	if (!engine->far.begun && !names_are_known(engine, fd))
 		return; /* not connected yet */
 	if (!meet_is_local(&engine->names)) {
 		step_far(conn, engine);
@@ -273,8 +273,12 @@ static void try_to_meet(struct conn *conn, struct engine *engine, int fd)
 /* Neither end waits for the other: the accepting one asks ever more rarely, the connecting one looks more often. */
 static uint32_t next_try(const struct engine *engine, uint32_t calls)
 {
-	if (engine->far.compares && atomic_load(&engine->far.state) == FAR_NONE && calls >= 16)
-		return calls + calls / 8; /* until it may pay, which is a matter of time */
+	if (engine->far.compares && atomic_load(&engine->far.state) == FAR_NONE && calls >= 16) {
+		/* Until it may pay, which is a matter of time. */
+		uint32_t pace = engine->far.pace ? engine->far.pace : calls / 8;
+
+		return calls + (pace < calls / 8 ? pace : calls / 8);
+	}
 	if ((engine->role == ROLE_SERVER || engine->far.host) && engine->reached < 0 &&
 	    atomic_load(&engine->far.state) == FAR_NONE)
 		return 2 * calls;

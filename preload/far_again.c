@@ -20,6 +20,7 @@
 #include "common/sys.h"
 #include "preload/engine_in.h"
 #include "preload/evict.h"
+#include "preload/far_compare.h"
 #include "preload/far_internal.h"
 #include "preload/guest.h"
 
@@ -45,12 +46,18 @@ static bool are_on_tcp(const struct engine *engine)
 	       !atomic_load(&engine->channel.in.shared->from_ring);
 }
 
-/* One end of those that compare has given the queue pair up, which both had no use for at the time. */
+/*
+ * One end of those that compare has given the queue pair up, which both had no use for at the time; one of them has said so. Else it is a break like
+ * others, as behind a move that the peer did not hear of in time.
+ */
 static bool is_done_without(const struct engine *engine, enum verbs_trouble why)
 {
 	const struct far_part *far = &engine->far;
+	const struct channel *channel = &engine->channel;
 
-	return far->compares && why == VERBS_PEER_GONE && are_on_tcp(engine) && !atomic_load(&far->over);
+	return far->compares && why == VERBS_PEER_GONE && are_on_tcp(engine) && !atomic_load(&far->over) &&
+	       (atomic_load(&channel->in.shared->use) == LANE_USE_NONE ||
+		atomic_load(&channel->out.shared->use) == LANE_USE_NONE);
 }
 
 /*
@@ -70,6 +77,7 @@ void far_has_broken(struct conn *conn, struct engine *engine, enum verbs_trouble
 	struct far_part *far = &engine->far;
 	uint64_t now = clock_now(), pause = atomic_load(&far->break_pause_ns);
 
+	far_compare_seeks_no_more(engine);
 	if (is_done_without(engine, why)) {
 		log_info("goes on over TCP, without RDMA: nothing was by RDMA at the end");
 		atomic_store(&far->settles, true);

@@ -4,9 +4,11 @@
 
 #include <netinet/in.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/sys.h"
 #include "preload/choose.h"
 #include "preload/far_internal.h"
 
@@ -14,13 +16,36 @@
 #define SETTLE_SHARE 2	 /* of the time that it took to find out: the accepting end takes twice as long */
 #define RECEIVER_SHARE 8 /* of a connection that receives so much more often, the peer has to know what is better */
 
-static struct far_hosts hosts;
-static _Atomic uint64_t meeting; /* ns of a processor that the last one took; 0: there was none */
+static struct far_hosts own_hosts, *hosts = &own_hosts;
 _Static_assert(FAR_CLASSES == STATS_HOST_CLASSES && FAR_WAYS == STATS_HOST_WAYS, "what statistics have room for");
+
+void far_compare_start(void)
+{
+	struct far_hosts *shared;
+
+	if (settings.transport != TRANSPORT_AUTO)
+		return;
+	shared = sys_map(sizeof(*shared), MAP_SHARED);
+	if (shared)
+		hosts = shared;
+}
+
+/* FNV-1a of what both ends call it. */
+static uint64_t number_of(const struct verbs_tuple *tuple)
+{
+	uint64_t hash = 0xcbf29ce484222325ull;
+
+	for (int end = 0; end < 2; end++) {
+		for (size_t i = 0; i < sizeof(tuple->address[end]); i++)
+			hash = (hash ^ tuple->address[end][i]) * 0x100000001b3ull;
+		hash = (hash ^ tuple->port[end]) * 0x100000001b3ull;
+	}
+	return hash ? hash : 1;
+}
 
 bool far_compare_is_vain(const struct sockaddr_storage *peer)
 {
-	const struct far_host *host = far_trial_known(&hosts, choose_peer_key((const struct sockaddr *)peer));
+	const struct far_host *host = far_trial_known(hosts, choose_peer_key((const struct sockaddr *)peer));
 
 	return host && far_trial_is_vain(host, clock_now());
 }
@@ -32,17 +57,23 @@ enum far_pays far_compare_pays(struct engine *engine)
 	uint64_t now = clock_now();
 	struct far_moved moved = { .bytes = engine->sent + engine->received,
 				   .calls = atomic_load(&engine->calls),
-				   .meeting = atomic_load(&meeting),
+				   .after = far_trial_after(hosts, settings.rdma_after_ms * NS_PER_MS),
 				   .class = FAR_NO_CLASS };
+	struct verbs_tuple tuple;
 	enum far_pays pays;
 
-	if (!far->begun)
+	if (!far->begun) {
 		far->begun = now;
+		far->number = far_tuple(engine, &tuple) ? number_of(&tuple) : 1;
+	}
+	moved.number = far->number;
 	moved.ns = now - far->begun;
+	far->pace = moved.ns > FAR_COMES_NS ? (uint32_t)(moved.calls * FAR_COMES_NS / moved.ns) : 0;
 	if (receives / RECEIVER_SHARE <= sends)
 		moved.class = far_trial_class(far->largest, sends, turns);
 	far->compares = true;
-	pays = far_trial_pays(far_trial_host(&hosts, far->host, now), &moved, now);
+	pays = far_trial_pays(far_trial_host(hosts, far->host, now), &moved, now);
+	atomic_store(&far->seeks, pays == FAR_PAYS);
 	if (pays == FAR_PAYS)
 		log_trace("is to meet a peer on another host after %u calls", moved.calls);
 	return pays;
@@ -52,7 +83,29 @@ void far_compare_met(struct engine *engine, uint64_t spent)
 {
 	far_trial_again(&engine->far.trial);
 	if (spent)
-		atomic_store(&meeting, spent);
+		atomic_store(&hosts->meeting, spent);
+	if (atomic_load(&engine->far.seeks)) {
+		uint64_t now = clock_now();
+
+		far_trial_has_met(far_trial_host(hosts, engine->far.host, now), now);
+	}
+}
+
+void far_compare_seeks_no_more(struct engine *engine)
+{
+	struct far_host *host =
+		atomic_exchange(&engine->far.seeks, false) ? far_trial_known(hosts, engine->far.host) : NULL;
+
+	if (host)
+		far_trial_seeks_no_more(host);
+}
+
+void far_compare_is_told(struct engine *engine, bool wanted)
+{
+	uint64_t now = clock_now();
+
+	if (engine->far.compares && (atomic_exchange(&engine->far.seeks, false) || wanted))
+		far_trial_is_told(far_trial_host(hosts, engine->far.host, now), wanted, now);
 }
 
 /* What a trial has found, for who wants to know why. */
@@ -79,6 +132,18 @@ static void tell(const struct engine *engine, const struct far_host *host, int c
 	atomic_store(&told->trial[class].tries, atomic_load(&finding->tries));
 }
 
+/* What the peer hears of the use that a ring is of for what this end sends. */
+static void says(struct conn *conn, struct lane_shared *in, enum lane_use use)
+{
+	if (atomic_load_explicit(&in->use, memory_order_relaxed) == use)
+		return;
+	atomic_store(&in->use, (uint16_t)use);
+	if (use == LANE_USE_UNKNOWN)
+		return;
+	atomic_store(&conn->far->tells, true);
+	far_kick();
+}
+
 /* Once the peer has said that it has no use for it either; or, of one that does not compare, has had its time to. */
 static void may_settle(struct conn *conn, struct engine *engine, uint64_t now)
 {
@@ -87,18 +152,14 @@ static void may_settle(struct conn *conn, struct engine *engine, uint64_t now)
 	struct lane_shared *in = engine->channel.in.shared;
 	uint64_t head = atomic_load(&in->head), calm;
 
-	if (!atomic_load(&in->unneeded)) {
-		atomic_store(&in->unneeded, true);
-		atomic_store(&conn->far->tells, true);
-		far_kick();
-	}
+	says(conn, in, LANE_USE_NONE);
 	if (!far->lost_at || head != far->lost_head || atomic_load(&in->from_ring) || atomic_load(&out->on_ring)) {
 		far->lost_at = now;
 		far->lost_head = head;
 		return;
 	}
 	calm = SETTLE_SHARE * (far->lost_at - atomic_load(&far->up_at));
-	calm = atomic_load(&out->unneeded) ? 0 : calm > SETTLE_NS ? calm : SETTLE_NS;
+	calm = atomic_load(&out->use) == LANE_USE_NONE ? 0 : calm > SETTLE_NS ? calm : SETTLE_NS;
 	if (now - far->lost_at > calm && !atomic_exchange(&conn->far->unwanted, true))
 		far_kick();
 }
@@ -112,7 +173,7 @@ static bool has_lost(const struct engine *engine, const struct far_host *host, u
 	const struct far_trial *trial = &engine->far.trial;
 
 	return far_trial_has_lost(trial, host, now) ||
-	       (atomic_load_explicit(&engine->channel.out.shared->unneeded, memory_order_relaxed) &&
+	       (atomic_load_explicit(&engine->channel.out.shared->use, memory_order_relaxed) == LANE_USE_NONE &&
 		far_trial_has_turns(trial));
 }
 
@@ -136,20 +197,22 @@ enum far_way far_compare_way(struct conn *conn, struct engine *engine, size_t by
 				  .ring_at = engine->ring_bytes,
 				  .fetches = bytes >= (size_t)settings.source_min,
 				  .now = clock_now() };
-	host = far_trial_host(&hosts, engine->far.host, send.now);
+	host = far_trial_host(hosts, engine->far.host, send.now);
 	tried = trial->tries - 1;
 	trial->accepts = engine->role == ROLE_SERVER;
 	way = far_trial_next(trial, host, &send);
-	if (tried >= 0 && !trial->tries)
+	if (tried >= 0 && !trial->tries) {
 		tell(engine, host, tried);
+		far_compare_seeks_no_more(engine);
+	}
 	if (has_lost(engine, host, send.now)) {
 		way = FAR_BY_TCP;
 		stats_reason(conn->slot, REASON_RDMA_SLOWER);
 		may_settle(conn, engine, send.now);
 	} else {
 		engine->far.lost_at = 0;
-		if (atomic_load(&engine->channel.in.shared->unneeded))
-			atomic_store(&engine->channel.in.shared->unneeded, false);
+		says(conn, engine->channel.in.shared,
+		     far_trial_has_won(trial, host, send.now) ? LANE_USE_RING : LANE_USE_UNKNOWN);
 	}
 	atomic_store_explicit(&engine->far.way, way, memory_order_relaxed);
 	return way;
@@ -181,8 +244,8 @@ bool far_compare_needs_none(const struct engine *engine)
 {
 	const struct far_host *host;
 
-	if (!engine->far.compares || !atomic_load(&engine->channel.out.shared->unneeded))
+	if (!engine->far.compares || atomic_load(&engine->channel.out.shared->use) != LANE_USE_NONE)
 		return false;
-	host = far_trial_known(&hosts, engine->far.host);
+	host = far_trial_known(hosts, engine->far.host);
 	return host && (!engine->far.trial.class || has_lost(engine, host, clock_now()));
 }

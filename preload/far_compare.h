@@ -15,6 +15,9 @@ static inline bool far_compares(const struct conn *conn)
 	return conn->policy == PATH_AUTO && settings.transport == TRANSPORT_AUTO;
 }
 
+/* At the start: what is found out is shared with the children to come. */
+void far_compare_start(void);
+
 /* A new connection: whether it need not even be looked at. */
 bool far_compare_is_vain(const struct sockaddr_storage *peer);
 
@@ -23,6 +26,13 @@ enum far_pays far_compare_pays(struct engine *engine);
 
 /* It has met, which took so many ns of a processor. Under both locks. */
 void far_compare_met(struct engine *engine, uint64_t spent);
+
+/*
+ * It was to meet, and has not, or knows what is better, or is over: another connection may. And: the peer tells whether it has found RDMA better for
+ * what it sends. Under any lock.
+ */
+void far_compare_seeks_no_more(struct engine *engine);
+void far_compare_is_told(struct engine *engine, bool wanted);
 
 /*
  * Counts, for that, what goes by before it has met: a send that was begun then (0: it is not known), under the lock `out`, with its bytes in

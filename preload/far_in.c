@@ -11,6 +11,7 @@
 #include "common/sys.h"
 #include "preload/engine_in.h"
 #include "preload/evict.h"
+#include "preload/far_compare.h"
 #include "preload/far_internal.h"
 #include "rdma/avail.h"
 
@@ -100,14 +101,15 @@ static void look_at_moves(struct conn *conn, struct engine *engine)
 static void tell_reader(struct conn *conn, struct engine *engine)
 {
 	struct lane_shared *in = lane_of(engine)->shared;
-	uint32_t now = atomic_load(&in->reader) << 2 | (uint32_t)(atomic_load(&in->raw) != 0) << 1 |
-		       (atomic_load(&in->unneeded) != 0);
+	uint32_t use = atomic_load(&in->use);
+	uint32_t now = atomic_load(&in->reader) << 3 | (uint32_t)(atomic_load(&in->raw) != 0) << 2 | use;
 	struct verbs_conn *link = far_link(conn);
 
 	if (now == engine->far.told || !link)
 		return;
 	engine->far.told = now;
-	far_verbs->credit(link, VERBS_NOW | (now & 1 ? VERBS_SOLICITED : 0)); /* nobody may look for that */
+	far_verbs->credit(link,
+			  VERBS_NOW | (use != LANE_USE_UNKNOWN ? VERBS_SOLICITED : 0)); /* nobody may look for that */
 }
 
 /* Stream position up to which all bytes are here. */
@@ -252,15 +254,17 @@ static void tell_end(struct conn *conn, struct engine *engine)
 	far_verbs->credit(link, VERBS_NOW);
 }
 
-/* The peer has no use for the queue pair, any more or again: the agent looks whether this end has. */
+/* What use the queue pair is of to the peer: of none, and the agent looks whether it is to this end; or of some, which its host's connections know then. */
 static void hear_of_use(struct conn *conn, struct engine *engine)
 {
-	bool unneeded = atomic_load_explicit(&engine->channel.out.shared->unneeded, memory_order_relaxed);
+	enum lane_use use = atomic_load_explicit(&engine->channel.out.shared->use, memory_order_relaxed);
 
-	if (unneeded == engine->far.peer_needs_none)
+	if (use == engine->far.peer_use)
 		return;
-	engine->far.peer_needs_none = unneeded;
-	if (!unneeded || !conn->far)
+	engine->far.peer_use = use;
+	if (use != LANE_USE_UNKNOWN)
+		far_compare_is_told(engine, use == LANE_USE_RING);
+	if (use != LANE_USE_NONE || !conn->far)
 		return;
 	atomic_store(&conn->far->tells, true);
 	far_kick();

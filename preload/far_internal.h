@@ -156,6 +156,9 @@ void far_give_both(struct engine *engine, struct far_both *both);
 /* A meeting has come to nothing: it stays on TCP for good, or, behind a break, is tried again later. */
 void far_fails(struct conn *conn, struct engine *engine, enum verbs_trouble trouble);
 
+/* The connection as both ends name it; the connecting end of TCP is the one that listens here. Returns false for what is neither IPv4 nor IPv6. */
+bool far_tuple(const struct engine *engine, struct verbs_tuple *out);
+
 /* Listens for the peer, or asks it, as the role is. */
 void far_seek(struct conn *conn, struct engine *engine, struct far *far);
 

@@ -14,7 +14,9 @@
 #include "preload/far_internal.h"
 
 #define TRIES_MAX 10
-#define TRY_AGAIN_NS (2 * NS_PER_MS) /* twice as long each time */
+#define TRIES_MAX_COMPARED 23	     /* in FAR_SEEK_NS */
+#define TRY_AGAIN_NS (2 * NS_PER_MS) /* twice as long each time, */
+#define TRY_AGAIN_SHIFT_MAX 9	     /* up to a second */
 #define OFFER_NS (5 * NS_PER_SEC)    /* of an offer to which nobody comes */
 #define SILENT_NS (60 * NS_PER_SEC)  /* for which a host that has not answered is left alone */
 #define SILENT_MET_NS NS_PER_SEC     /* the same for one where others did answer */
@@ -156,6 +158,7 @@ static void stays_on_tcp(struct conn *conn, struct engine *engine, enum verbs_tr
 	struct far_both both;
 
 	channel_close(&conn->far->channel);
+	far_compare_seeks_no_more(engine);
 	if (!far_take_both(engine, &both))
 		return;
 	if (atomic_load(&engine->state) == ENGINE_APART) {
@@ -200,8 +203,7 @@ static bool setup_of(struct far *far, uint32_t number, struct verbs_setup *setup
 	return true;
 }
 
-/* The connection as both ends name it; the connecting end of TCP is the one that listens here. */
-static bool tuple_of(const struct engine *engine, struct verbs_tuple *out)
+bool far_tuple(const struct engine *engine, struct verbs_tuple *out)
 {
 	const struct sockaddr *local = (const struct sockaddr *)&engine->names.local;
 	const struct sockaddr *peer = (const struct sockaddr *)&engine->names.peer;
@@ -231,7 +233,7 @@ static void reach(struct conn *conn, struct engine *engine, struct far *far)
 	struct verbs_tuple tuple;
 	struct verbs_setup setup;
 	struct verbs_conn *link;
-	int rc = engine->far.meeting < VERBS_MEETINGS_MAX && tuple_of(engine, &tuple) &&
+	int rc = engine->far.meeting < VERBS_MEETINGS_MAX && far_tuple(engine, &tuple) &&
 				 setup_of(far, ++engine->far.meeting, &setup) ?
 			 0 :
 			 -ENOMEM;
@@ -282,10 +284,10 @@ void far_try_to_reach(struct conn *conn, struct engine *engine, struct far *far)
 		far_try_again(conn, engine, far);
 		return;
 	}
-	if (far->listener && now - far->since > OFFER_NS)
+	if (far->listener && now - far->since > (engine->far.seeks ? FAR_SEEK_NS : OFFER_NS))
 		far_fails(conn, engine, VERBS_REFUSED);
 	if (far->listener || far->opening || atomic_load(&engine->state) != ENGINE_APART ||
-	    now - far->since < TRY_AGAIN_NS << far->tries)
+	    now - far->since < TRY_AGAIN_NS << (far->tries < TRY_AGAIN_SHIFT_MAX ? far->tries : TRY_AGAIN_SHIFT_MAX))
 		return;
 	far->since = now;
 	if (far_leaves_alone(engine)) {
@@ -314,7 +316,8 @@ void far_take_visitor(struct conn *conn, struct engine *engine, struct far *far)
 		return;
 	}
 	number = verbs_nonce_read(offer.nonce);
-	if (number <= engine->far.meeting || !tuple_of(engine, &tuple) || memcmp(&tuple, &offer.tuple, sizeof(tuple)) ||
+	if (number <= engine->far.meeting || !far_tuple(engine, &tuple) ||
+	    memcmp(&tuple, &offer.tuple, sizeof(tuple)) ||
 	    verbs_tuple_make((struct sockaddr *)&engine->names.peer, (struct sockaddr *)&engine->names.peer, &peer) ||
 	    memcmp(peer.address[0], offer.from, sizeof(offer.from)) || far->opening) {
 		far_verbs->refuse(request, VERBS_PROTOCOL);
@@ -348,7 +351,7 @@ static void begin_books(struct far_part *far, uint64_t position)
 	far->looked = far->entered = position;
 	far->armed_at = far->armed_bells = 0;
 	far->told = UINT32_MAX;
-	far->peer_needs_none = false;
+	far->peer_use = LANE_USE_UNKNOWN;
 	far->told_passed = 0;
 	far->told_end = 0;
 	atomic_store(&far->quiet, false);
@@ -453,7 +456,7 @@ void far_meet_step(struct conn *conn, struct engine *engine, struct far *far)
 	if (now == VERBS_UP) {
 		meets(conn, engine, far);
 	} else if (now == VERBS_BROKEN && engine->role == ROLE_SERVER && why == VERBS_REFUSED && !engine_met(engine) &&
-		   ++far->tries < TRIES_MAX) {
+		   ++far->tries < (engine->far.seeks ? TRIES_MAX_COMPARED : TRIES_MAX)) {
 		far_drop_meeting(far); /* it may not have offered yet */
 	} else if (now == VERBS_BROKEN) {
 		far_fails(conn, engine, why);

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "preload/far_trial.h"
+#include "rdma/lane.h"
 
 enum far_state {
 	FAR_NONE,   /* the peer is on this host, or there is no RDMA here, or no peer that has it */
@@ -37,6 +38,9 @@ struct far_part {
 	_Atomic int way;	/* enum far_way: of the present send */
 	uint64_t host;		/* what its peer's is called there */
 	uint64_t begun;		/* ns */
+	uint64_t number;	/* the same at both ends (far_trial.h) */
+	uint32_t pace;		/* calls, in FAR_COMES_NS; 0: not known */
+	_Atomic bool seeks;	/* is to meet, or has met, to find out */
 	uint32_t sends;		/* under the lock `out` */
 	size_t largest;		/* of these */
 	struct far_trial trial; /* under the lock `out` */
@@ -74,8 +78,8 @@ struct far_part {
 	_Atomic uint64_t looked; /* ring position up to which the moves are known */
 	uint64_t entered;	 /* behind the last TAKEOVER; nothing is behind it as long as the ring ends there */
 	uint64_t armed_at, armed_bells; /* what was seen when it was told last that somebody waits */
-	uint32_t told;			/* of reader, raw and unneeded */
-	bool peer_needs_none;		/* as heard last */
+	uint32_t told;			/* of reader, raw and use */
+	enum lane_use peer_use;		/* as heard last */
 	uint32_t told_passed;		/* sources */
 	bool fetches;			/* what was taken last was announced */
 	uint32_t sinks_in_vain;		/* in a row, of those that were offered */

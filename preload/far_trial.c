@@ -3,8 +3,9 @@
 
 #include <string.h>
 
-#define PROBES 8 /* rows that may be a host's */
-#define SEEK_NS (5 * NS_PER_SEC)
+#define PROBES 8		      /* rows that may be a host's */
+#define ABSENT_NS (4 * FAR_COMES_NS)  /* who has not come by for so long is at work no more */
+#define SETTLED_NS (2 * FAR_COMES_NS) /* all that are at work have come by */
 #define ROUNDS 3
 #define PAUSE_NS (200 * NS_PER_MS) /* the program did something else */
 #define LOST_NS (2 * NS_PER_SEC)   /* who has not come to the end of a run until then sends no more */
@@ -72,6 +73,10 @@ struct far_host *far_trial_host(struct far_hosts *hosts, uint64_t key, uint64_t 
 	atomic_store(&oldest->key, 0);
 	atomic_store(&oldest->seeks_until, 0);
 	atomic_store(&oldest->lately, 0);
+	atomic_store(&oldest->wanted_until, 0);
+	atomic_store(&oldest->work_ns, 0);
+	atomic_store(&oldest->came_ns, 0);
+	atomic_store(&oldest->first, 0);
 	for (int class = 0; class < FAR_CLASSES; class ++) {
 		struct far_finding *finding = &oldest->classes[class];
 
@@ -118,10 +123,17 @@ static bool prefers_rdma(const struct far_finding *finding)
 	return atomic_load_explicit(&finding->best, memory_order_relaxed) > FAR_BY_TCP + 1;
 }
 
+static bool is_wanted(const struct far_host *host, uint64_t now)
+{
+	return now < atomic_load_explicit(&host->wanted_until, memory_order_relaxed);
+}
+
 bool far_trial_is_vain(const struct far_host *host, uint64_t now)
 {
 	bool streams = false, turns = false;
 
+	if (is_wanted(host, now))
+		return false;
 	for (int class = 0; class < FAR_CLASSES; class ++) {
 		const struct far_finding *finding = &host->classes[class];
 		bool tcp = prefers_tcp(finding, now);
@@ -134,15 +146,68 @@ bool far_trial_is_vain(const struct far_host *host, uint64_t now)
 	return streams && turns;
 }
 
+uint64_t far_trial_after(const struct far_hosts *hosts, uint64_t first_ns)
+{
+	uint64_t meeting = atomic_load_explicit(&hosts->meeting, memory_order_relaxed);
+
+	return meeting ? FAR_MEETING_SHARE * FAR_ENDS * meeting : first_ns;
+}
+
+/* A connection comes by. Returns for how long connections with the host have been at work, whose pauses do not count. */
+static uint64_t works(struct far_host *host, uint64_t now)
+{
+	uint64_t before = atomic_exchange(&host->came_ns, now);
+
+	if (before && now > before && now - before < ABSENT_NS)
+		return atomic_fetch_add(&host->work_ns, now - before) + (now - before);
+	return atomic_load(&host->work_ns);
+}
+
+/* Whether it is the connection that the other end chooses, too. */
+static bool is_first(struct far_host *host, uint64_t number, uint64_t now)
+{
+	uint64_t first = atomic_load(&host->first);
+	uint64_t came = atomic_load(&host->first_ns);
+	bool absent = now > came && now - came > ABSENT_NS;
+
+	if (first && first < number && !absent)
+		return false;
+	if (first != number || absent) {
+		atomic_store(&host->first, number);
+		atomic_store(&host->first_since, now);
+	}
+	atomic_store(&host->first_ns, now);
+	return now - atomic_load(&host->first_since) >= SETTLED_NS;
+}
+
+void far_trial_has_met(struct far_host *host, uint64_t now)
+{
+	atomic_store(&host->seeks_until, now + FAR_UNDECIDED_NS);
+}
+
+void far_trial_seeks_no_more(struct far_host *host)
+{
+	atomic_store(&host->seeks_until, 0);
+}
+
+void far_trial_is_told(struct far_host *host, bool wanted, uint64_t now)
+{
+	atomic_store(&host->wanted_until, wanted ? now + FAR_CALM_MAX : 0);
+	atomic_store(&host->seeks_until, wanted ? 0 : now + FAR_CALM_FIRST);
+}
+
 enum far_pays far_trial_pays(struct far_host *host, const struct far_moved *moved, uint64_t now)
 {
 	const struct far_finding *finding = moved->class == FAR_NO_CLASS ? NULL : &host->classes[moved->class];
-	uint64_t until = atomic_load(&host->seeks_until);
-	uint64_t worth_ns = FAR_SPENT_SHARE * (moved->meeting ? moved->meeting : FAR_FIRST_MEETING_NS);
+	uint64_t until = atomic_load(&host->seeks_until), work_ns = works(host, now);
+	bool first;
 
-	if (finding ? prefers_rdma(finding) : atomic_load(&host->lately) > FAR_BY_TCP + 1)
+	if (is_wanted(host, now) || (finding ? prefers_rdma(finding) : atomic_load(&host->lately) > FAR_BY_TCP + 1))
 		return FAR_PAYS;
-	if ((moved->bytes < FAR_WORTH_BYTES && moved->calls < FAR_WORTH_CALLS) || moved->ns < worth_ns)
+	if ((moved->bytes < FAR_WORTH_BYTES && moved->calls < FAR_WORTH_CALLS) || moved->ns < FAR_WORTH_NS)
+		return FAR_PAYS_LATER;
+	first = is_first(host, moved->number, now);
+	if (work_ns < moved->after)
 		return FAR_PAYS_LATER;
 	if (finding && prefers_tcp(finding, now))
 		return FAR_PAYS_NOT;
@@ -150,7 +215,10 @@ enum far_pays far_trial_pays(struct far_host *host, const struct far_moved *move
 	if (now < until ||
 	    (finding && atomic_load(&finding->again_ns) == TRYING && now - atomic_load(&finding->since_ns) < LOST_NS))
 		return FAR_PAYS_LATER;
-	return atomic_compare_exchange_strong(&host->seeks_until, &until, now + SEEK_NS) ? FAR_PAYS : FAR_PAYS_LATER;
+	if (!first)
+		return FAR_PAYS_LATER;
+	return atomic_compare_exchange_strong(&host->seeks_until, &until, now + FAR_SEEK_NS) ? FAR_PAYS :
+											       FAR_PAYS_LATER;
 }
 
 /* A trial ------------------------------------------------------------------------------------------------------------- */
@@ -474,6 +542,12 @@ enum far_way far_trial_next(struct far_trial *trial, struct far_host *host, cons
 bool far_trial_has_turns(const struct far_trial *trial)
 {
 	return !trial->tries && trial->class && is_turn(trial->class - 1);
+}
+
+bool far_trial_has_won(const struct far_trial *trial, const struct far_host *host, uint64_t now)
+{
+	return !trial->tries && trial->class && holds(&host->classes[trial->class - 1], now) &&
+	       prefers_rdma(&host->classes[trial->class - 1]);
 }
 
 bool far_trial_has_lost(const struct far_trial *trial, const struct far_host *host, uint64_t now)

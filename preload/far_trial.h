@@ -11,8 +11,13 @@
  * before the connection has another way, and again in trials where that is not known.
  *
  * What came out is kept for each host and each kind of sends (a class): for a minute, twice as long each time that the same way
- * wins again, up to an hour. One connection of the process tries a class, all go by the outcome. The two ends of a connection may try at the same time: the runs of the accepting end are twice as long, so that
- * each end meets both ways of the other in each of its own.
+ * wins again, up to an hour. One connection tries a class, all go by the outcome, of the process and of those that it forks. The two ends of a
+ * connection may try at the same time: the runs of the accepting end are twice as long, so that each end meets both ways of the other in
+ * each of its own.
+ *
+ * As long as nothing is known, one connection meets at a time, and both ends have to choose the same one without a word between them: of
+ * those that are at work it is the one with the smallest number, which both make of the connection's addresses. Where one end has found RDMA
+ * better for what it sends it tells the other, which then meets it on each connection, whatever it sends itself.
  *
  * Pure bookkeeping; the clock is the caller's. The table has no locks: a row that is given to another host while somebody looks
  * at it costs a trial.
@@ -40,14 +45,25 @@ enum far_way { FAR_BY_TCP, FAR_BY_RING, FAR_BY_ZSDP, FAR_BY_AZSDP };
 #define FAR_CALM_MAX (3600 * NS_PER_SEC)
 
 /*
- * What a connection has to have moved, and for how long, before it is worth a meeting with a peer of which nothing is known. How long follows
- * from what the last meeting of the process took, as with trials; the first one of a process loads drivers and opens a device,
- * which takes each end 0.1 s of a processor where soft-RoCE is emulated.
+ * What a connection has to have moved, and for how long, before it is worth a meeting with a peer of which nothing is known; and how long
+ * connections with that host have to have been at work, by what the last meeting took of a processor, at each end.
  */
 #define FAR_WORTH_BYTES (1u << 20)
 #define FAR_WORTH_CALLS 512u
-#define FAR_FIRST_MEETING_NS (100 * NS_PER_MS)
-#define FAR_SPENT_SHARE 20u /* of the time is for finding out */
+#define FAR_WORTH_NS NS_PER_SEC
+#define FAR_MEETING_SHARE 33u /* of the time is for meetings: 3 % */
+#define FAR_ENDS 2u
+#define FAR_SPENT_SHARE 20u /* of the time is for trials */
+
+/* A connection at work comes by, to ask whether it is to meet, at least that often. */
+#define FAR_COMES_NS (NS_PER_SEC / 2)
+
+/*
+ * For so long one connection seeks its peer (the ends may not begin at the same time, as each counts for itself how long it has been at work);
+ * and, once it has met, may find out, before another one does.
+ */
+#define FAR_SEEK_NS (15 * NS_PER_SEC)
+#define FAR_UNDECIDED_NS (600 * NS_PER_SEC)
 
 /* Of sends of one class to one host. */
 struct far_finding {
@@ -61,14 +77,20 @@ struct far_finding {
 struct far_host {
 	_Atomic uint64_t key; /* 0: nobody's */
 	_Atomic uint64_t used_ns;
-	_Atomic uint64_t seeks_until; /* a connection is about to meet, and to find out */
-	_Atomic uint32_t lately;      /* the way that has won last, plus 1: for who does not know yet what it does */
+	_Atomic uint64_t seeks_until;  /* a connection is about to meet, and to find out */
+	_Atomic uint32_t lately;       /* the way that has won last, plus 1: for who does not know yet what it does */
+	_Atomic uint64_t wanted_until; /* the host has found RDMA better for what it sends here */
+	/* For how long connections have been at work, and when one came by last. */
+	_Atomic uint64_t work_ns, came_ns;
+	/* The smallest number among those that came by lately, since when it is that, and when it came last. */
+	_Atomic uint64_t first, first_since, first_ns;
 	struct far_finding classes[FAR_CLASSES];
 };
 
-/* What the connections of a process know together. Zeroes are a beginning. */
+/* What the connections of a process and its children know together. Zeroes are a beginning. */
 struct far_hosts {
 	struct far_host rows[FAR_HOSTS];
+	_Atomic uint64_t meeting; /* ns of a processor that the last one took; 0: there was none */
 };
 
 /* Returns the row of a host, which is emptied for it if it has none. Never NULL. `key` is not 0. */
@@ -90,13 +112,24 @@ enum far_pays {
 struct far_moved {
 	uint64_t bytes;
 	uint32_t calls;
-	uint64_t ns;	  /* for how long */
-	uint64_t meeting; /* ns of a processor, that it would take; 0: not known */
-	int class;	  /* as far as it can be told */
+	uint64_t ns;	 /* for how long */
+	uint64_t number; /* the connection's, not 0 */
+	uint64_t after;	 /* ns: with that host, connections have to be at work for so long before one meets */
+	int class;	 /* as far as it can be told */
 };
 
-/* Whether a connection is to meet. */
+/* Returns the time for struct far_moved, as the last meeting was; `first_ns` as long as there was none. */
+uint64_t far_trial_after(const struct far_hosts *hosts, uint64_t first_ns);
+
+/* Whether a connection is to meet. A connection at work asks at least every FAR_COMES_NS. */
 enum far_pays far_trial_pays(struct far_host *host, const struct far_moved *moved, uint64_t now);
+
+/* The connection that sought its peer has met it. And: it knows what is better, or has not met, or is over: another one may. */
+void far_trial_has_met(struct far_host *host, uint64_t now);
+void far_trial_seeks_no_more(struct far_host *host);
+
+/* The host tells whether it has found RDMA better for what it sends here. If not, nobody asks it for a while who does not know better. */
+void far_trial_is_told(struct far_host *host, bool wanted, uint64_t now);
 
 /* Whether TCP is known to be better for whatever a connection does: it need not be looked at. */
 bool far_trial_is_vain(const struct far_host *host, uint64_t now);
@@ -167,6 +200,9 @@ static inline bool far_trial_asks(const struct far_trial *trial)
 
 /* Whether the connection's sends are answered, and it is not at a trial. */
 bool far_trial_has_turns(const struct far_trial *trial);
+
+/* Whether the connection's sends are of a class that goes by RDMA. */
+bool far_trial_has_won(const struct far_trial *trial, const struct far_host *host, uint64_t now);
 
 /* Whether the connection's sends are of a class that goes by TCP, for a while yet. */
 bool far_trial_has_lost(const struct far_trial *trial, const struct far_host *host, uint64_t now);

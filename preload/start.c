@@ -16,6 +16,7 @@
 #include "preload/evict.h"
 #include "preload/exec.h"
 #include "preload/far.h"
+#include "preload/far_compare.h"
 #include "preload/fork.h"
 #include "preload/guest.h"
 #include "preload/real.h"
@@ -124,6 +125,7 @@ __attribute__((constructor)) void guest_start(void)
 	if (settings.log_level)
 		log_open((enum log_level)settings.log_level, settings.log_file);
 	choose_start(log_refused);
+	far_compare_start();
 	if (stats_start() < 0)
 		goto end;
 	guard_install_handler = signals_take_fault;

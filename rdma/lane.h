@@ -73,9 +73,9 @@ struct lane_shared {
 	_Atomic uint32_t taken;	     /* bytes of the record at `head` that are consumed */
 	_Atomic uint16_t away;	     /* it has left, for itself */
 	/* The rest of its line is of use between hosts alone, where `armed` is not seen by the other end (preload/far.h). */
-	_Atomic uint16_t unneeded; /* this end needs no ring for what it sends either */
-	_Atomic uint32_t waits;	   /* odd: it has armed, when it had seen the ring up to `seen` */
-	_Atomic uint64_t seen;	   /* ring position up to which it knows what comes; all that it does obeys that */
+	_Atomic uint16_t use;	/* enum lane_use: of a ring, for what this end sends */
+	_Atomic uint32_t waits; /* odd: it has armed, when it had seen the ring up to `seen` */
+	_Atomic uint64_t seen;	/* ring position up to which it knows what comes; all that it does obeys that */
 	/* Between hosts. Consumer: what it offers. Producer: the number of the one that it fills, which the consumer's device reads. */
 	_Alignas(LANE_LINE) struct lane_sink sink;
 	_Alignas(LANE_LINE) _Atomic uint64_t claimed;
@@ -96,6 +96,8 @@ struct lane_shared {
 };
 
 #define LANE_END_SET 1ull
+
+enum lane_use { LANE_USE_UNKNOWN, LANE_USE_NONE, LANE_USE_RING };
 
 /* One end's view. Ownership: the memory is the channel's; a lane holds pointers into it. */
 struct lane {

@@ -17,7 +17,7 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-#define VERBS_WIRE_VERSION 6u
+#define VERBS_WIRE_VERSION 7u
 #define VERBS_OFFER_BYTES 56u
 #define VERBS_GRANT_BYTES 48u
 #define VERBS_REFUSAL_BYTES 8u

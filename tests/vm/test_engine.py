@@ -204,6 +204,13 @@ def test_auto_gives_up_a_queue_pair_that_it_has_no_use_for(guest):
     assert not any(end["reasons"].get("rdma_broken", 0) for end in ends)
 
 
+@pytest.mark.parametrize("step", ["auto-many", "auto-children"])
+def test_both_ends_find_out_on_the_same_connection(guest, step):
+    assert guest.measured(step)["verified"] is True
+    assert counted(guest, step, "rdma_meetings") >= 2
+    assert not any(end["reasons"].get("no_peer", 0) for end in processes(guest, step))
+
+
 def test_auto_spends_nothing_on_a_short_connection(guest):
     assert guest.measured("auto-short")["verified"] is True
     assert counted(guest, "auto-short", "meetings") == 0

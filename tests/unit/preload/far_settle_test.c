@@ -40,11 +40,19 @@ static void both_compare(void)
 	compare(SERVER, true);
 }
 
+/* That it has no use for RDMA, as both ends see it. */
+static void says_that_it_needs_none(int end)
+{
+	atomic_store(&engine_of(end)->channel.in.shared->use, LANE_USE_NONE);
+	atomic_store(&engine_of(1 - end)->channel.out.shared->use, LANE_USE_NONE);
+}
+
 /* The one gives it up, the other hears of it. */
 static void settle(int end)
 {
 	struct verbs_conn *other = atomic_load(&fars[1 - end].link);
 
+	says_that_it_needs_none(end);
 	far_settles(conns[end], engine_of(end));
 	if (other && atomic_load(&engine_of(end)->far.state) == FAR_BROKEN)
 		plug_give_up(other);
@@ -98,6 +106,21 @@ static void what_is_under_way_by_tcp_is_received(void **state)
 	assert_is_over(SERVER);
 }
 
+/* As behind a move that was not answered in time: neither end has said that it has no use for it. */
+static void break_that_nobody_has_spoken_of_is_no_end(void **state)
+{
+	both_compare();
+	exchange();
+	assert_false(on_ring(CLIENT) || on_ring(SERVER));
+	break_both();
+	for (int end = 0; end < 2; end++) {
+		serve(end);
+		assert_false(atomic_load(&engine_of(end)->far.settles));
+		assert_false(atomic_load(&engine_of(end)->far.over));
+		assert_int_equal(told(end, REASON_RDMA_BROKEN), 1);
+	}
+}
+
 /* The SWITCH was passed, and FAR_GO is to come. */
 static void end_that_is_still_to_be_told_where_raw_bytes_begin_is_not_at_rest(void **state)
 {
@@ -113,6 +136,7 @@ static void end_that_is_still_to_be_told_where_raw_bytes_begin_is_not_at_rest(vo
 	take_some(SERVER, PART, 0);
 	assert_true(engine_of(SERVER)->far.expects);
 	compare(CLIENT, true);
+	says_that_it_needs_none(CLIENT);
 	break_both();
 	serve(SERVER);
 	assert_true(atomic_load(&engine_of(SERVER)->far.settles));
@@ -298,7 +322,7 @@ static void nobody_waits_for_a_peer_that_has_said_so(void **state)
 	client_finds_tcp_better();
 	exchange_slowly_by_ring();
 	assert_false(atomic_load(&fars[CLIENT].unwanted));
-	atomic_store(&engine_of(SERVER)->channel.in.shared->unneeded, 1);
+	atomic_store(&engine_of(SERVER)->channel.in.shared->use, LANE_USE_NONE);
 	serve(SERVER);
 	serve(CLIENT);
 	exchange_slowly_by_ring();
@@ -373,6 +397,7 @@ int main(void)
 #define CASE(name) cmocka_unit_test_setup_teardown(name, begin, finish)
 		CASE(lanes_end_where_neither_end_has_a_use_for_rdma),
 		CASE(what_is_under_way_by_tcp_is_received),
+		CASE(break_that_nobody_has_spoken_of_is_no_end),
 		CASE(end_that_is_still_to_be_told_where_raw_bytes_begin_is_not_at_rest),
 		CASE(queue_pair_that_either_end_uses_stays),
 		CASE(end_that_is_on_its_ring_when_it_goes_looks_for_another),

@@ -1,108 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The choice between TCP and RDMA by trying, against programs and hosts of which it is known what is best. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-#include "preload/far_trial.h"
-
-#define HOST 0x1234u
-#define US NS_PER_US
-
-/* A program's end of a connection. */
-struct end {
-	struct far_trial trial;
-	uint64_t at, ring_at;
-	enum far_way way;
-	uint32_t sends[FAR_WAYS];
-	bool moved; /* by the present send */
-};
-
-/* A host: what a send, or a turn, takes by each way, in us. */
-struct costs {
-	unsigned int us[FAR_WAYS];
-	unsigned int move_us; /* of the lane */
-	size_t buffers;	      /* of TCP: so much goes there at once when the lane has moved */
-	size_t buffered;
-};
-
-static struct far_hosts hosts;
-static uint64_t now;
-
-static int fresh(void **state)
-{
-	memset(&hosts, 0, sizeof(hosts));
-	now = 1;
-	return 0;
-}
-
-static struct far_host *host(void)
-{
-	return far_trial_host(&hosts, HOST, now);
-}
-
-static void begin_send(struct end *end, size_t bytes)
-{
-	const struct far_send send = { bytes, end->at, end->ring_at, bytes >= 65536, now };
-	enum far_way before = end->way;
-
-	end->way = far_trial_next(&end->trial, host(), &send);
-	assert_true(end->way < FAR_WAYS);
-	end->moved = (end->way == FAR_BY_TCP) != (before == FAR_BY_TCP);
-	end->sends[end->way]++;
-	end->at += bytes;
-	if (end->way != FAR_BY_TCP)
-		end->ring_at += bytes;
-}
-
-static void forget_sends(struct end *end)
-{
-	memset(end->sends, 0, sizeof(end->sends));
-}
-
-/* A busy moment, now and then. */
-static uint64_t noise(void)
-{
-	return rand() % 500 ? 0 : 3 * NS_PER_MS;
-}
-
-static void turns(struct end *end, unsigned int count, size_t bytes, const struct costs *costs)
-{
-	for (unsigned int i = 0; i < count; i++) {
-		begin_send(end, bytes);
-		now += (costs->us[end->way] + (end->moved ? costs->move_us : 0)) * US + noise();
-		far_trial_came(&end->trial, now);
-		now += 5 * US; /* the program */
-	}
-}
-
-static void sends(struct end *end, unsigned int count, size_t bytes, struct costs *costs)
-{
-	for (unsigned int i = 0; i < count; i++) {
-		begin_send(end, bytes);
-		if (end->moved)
-			costs->buffered = 0;
-		if (end->moved)
-			now += costs->move_us * US;
-		if (end->way == FAR_BY_TCP && costs->buffered + bytes <= costs->buffers)
-			costs->buffered += bytes;
-		else
-			now += costs->us[end->way] * US + noise();
-	}
-}
-
-static const struct far_finding *found(int class)
-{
-	return &host()->classes[class];
-}
-
-/* Small turns, small sends, and sends of 1 MiB. */
-enum { STREAM = 0, LARGE = FAR_SIZES - 1, TURN = FAR_SIZES };
+#include "far_trial_testing.h"
 
 static void better_way_is_taken(void **state)
 {
@@ -257,73 +155,6 @@ static void trials_take_a_few_per_cent_of_the_time(void **state)
 	}
 }
 
-static void what_was_found_is_known_for_the_host(void **state)
-{
-	const struct costs costs = { { 100, 50 }, 1000, 0, 0 };
-	struct far_moved little = { 100, 4, 1000, 0, TURN };
-	struct end end = { 0 }, other = { 0 };
-	struct far_host *stranger;
-
-	turns(&end, 20000, 64, &costs);
-	turns(&other, 100, 64, &costs);
-	assert_int_equal(other.sends[FAR_BY_TCP], 0);
-	assert_int_equal(far_trial_pays(host(), &little, now), FAR_PAYS);
-	assert_ptr_equal(far_trial_known(&hosts, HOST), host());
-	assert_null(far_trial_known(&hosts, HOST + 1));
-	stranger = far_trial_host(&hosts, HOST + 1, now);
-	assert_ptr_not_equal(stranger, host());
-	assert_int_equal(far_trial_pays(stranger, &little, now), FAR_PAYS_LATER);
-}
-
-static void nobody_meets_where_tcp_has_won(void **state)
-{
-	const struct costs costs = { { 100, 300 }, 1000, 0, 0 };
-	struct costs stream = costs;
-	struct far_moved much = { 1 << 30, 100000, 60 * NS_PER_SEC, 0, TURN };
-	struct end end = { 0 }, other = { 0 };
-
-	turns(&end, 20000, 64, &costs);
-	assert_true(far_trial_has_lost(&end.trial, host(), now));
-	assert_int_equal(far_trial_pays(host(), &much, now), FAR_PAYS_NOT);
-	assert_false(far_trial_is_vain(host(), now)); /* a stream may do better */
-	much.class = STREAM;
-	assert_int_equal(far_trial_pays(host(), &much, now), FAR_PAYS);
-	sends(&other, 300000, 1000, &stream);
-	assert_true(far_trial_is_vain(host(), now));
-	/* A minute later it is another matter. */
-	now += FAR_CALM_FIRST;
-	much.class = TURN;
-	assert_false(far_trial_is_vain(host(), now));
-	assert_false(far_trial_has_lost(&end.trial, host(), now));
-	assert_int_equal(far_trial_pays(host(), &much, now), FAR_PAYS);
-}
-
-static void meeting_waits_until_it_may_pay(void **state)
-{
-	struct far_moved moved = { FAR_WORTH_BYTES - 1, FAR_WORTH_CALLS - 1, 60 * NS_PER_SEC, 0, FAR_NO_CLASS };
-
-	assert_int_equal(far_trial_pays(host(), &moved, now), FAR_PAYS_LATER);
-	moved.calls++;
-	moved.ns = FAR_SPENT_SHARE * FAR_FIRST_MEETING_NS - 1;
-	assert_int_equal(far_trial_pays(host(), &moved, now), FAR_PAYS_LATER);
-	moved.ns++;
-	assert_int_equal(far_trial_pays(host(), &moved, now), FAR_PAYS);
-	/* One is enough to find out. */
-	assert_int_equal(far_trial_pays(host(), &moved, now), FAR_PAYS_LATER);
-	now += 10 * NS_PER_SEC;
-	assert_int_equal(far_trial_pays(host(), &moved, now), FAR_PAYS);
-}
-
-static void meeting_that_is_known_to_be_cheap_comes_sooner(void **state)
-{
-	struct far_moved moved = { FAR_WORTH_BYTES, FAR_WORTH_CALLS, 0, 5 * NS_PER_MS, FAR_NO_CLASS };
-
-	moved.ns = FAR_SPENT_SHARE * moved.meeting - 1;
-	assert_int_equal(far_trial_pays(host(), &moved, now), FAR_PAYS_LATER);
-	moved.ns++;
-	assert_int_equal(far_trial_pays(host(), &moved, now), FAR_PAYS);
-}
-
 static void same_outcome_holds_twice_as_long(void **state)
 {
 	const struct costs costs = { { 100, 300 }, 1000, 0, 0 };
@@ -473,22 +304,6 @@ static void move_of_the_lane_does_not_count(void **state)
 	assert_int_equal(atomic_load(&found(TURN)->best), FAR_BY_RING + 1);
 }
 
-static void table_of_hosts_is_bounded(void **state)
-{
-	const struct costs costs = { { 100, 50 }, 1000, 0, 0 };
-	struct end end = { 0 };
-
-	turns(&end, 20000, 64, &costs);
-	for (uint64_t key = 1; key < 100000; key++) {
-		const struct far_moved moved = { 1 << 30, 100000, 60 * NS_PER_SEC, 0, TURN };
-
-		now += US;
-		assert_int_not_equal(far_trial_pays(far_trial_host(&hosts, key, now), &moved, now), FAR_PAYS_NOT);
-	}
-	/* It had to go, and nothing of it is another's. */
-	assert_int_equal(atomic_load(&found(TURN)->best), 0);
-}
-
 static void any_send_has_a_class(void **state)
 {
 	for (unsigned int shift = 0; shift < 64; shift++) {
@@ -511,10 +326,6 @@ int main(void)
 		cmocka_unit_test_setup(small_gain_is_none, fresh),
 		cmocka_unit_test_setup(way_that_is_far_worse_is_left_at_once, fresh),
 		cmocka_unit_test_setup(trials_take_a_few_per_cent_of_the_time, fresh),
-		cmocka_unit_test_setup(what_was_found_is_known_for_the_host, fresh),
-		cmocka_unit_test_setup(nobody_meets_where_tcp_has_won, fresh),
-		cmocka_unit_test_setup(meeting_waits_until_it_may_pay, fresh),
-		cmocka_unit_test_setup(meeting_that_is_known_to_be_cheap_comes_sooner, fresh),
 		cmocka_unit_test_setup(same_outcome_holds_twice_as_long, fresh),
 		cmocka_unit_test_setup(host_that_changes_is_followed, fresh),
 		cmocka_unit_test_setup(ends_that_try_together_find_the_same, fresh),
@@ -524,7 +335,6 @@ int main(void)
 		cmocka_unit_test_setup(what_a_connection_does_is_told_apart, fresh),
 		cmocka_unit_test_setup(odd_send_does_not_move_the_lane, fresh),
 		cmocka_unit_test_setup(move_of_the_lane_does_not_count, fresh),
-		cmocka_unit_test_setup(table_of_hosts_is_bounded, fresh),
 		cmocka_unit_test_setup(any_send_has_a_class, fresh),
 	};
 
