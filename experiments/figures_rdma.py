@@ -10,7 +10,7 @@ WORDS = (
     "scripts/experiments figures results/rdma`. Without KVM all of it is emulated, and soft-RoCE computes in the processor what a device "
     "does itself: these figures compare ways of the same guest with each other, and say nothing of a device. "
     "`rsockets` is rdma-core's preload under the same programs; a path of the engine begins with RDMA (`ZC_TRANSPORT=verbs "
-    "ZC_RDMA_WAIT_MS=5000`). `auto by itself` is without settings: it begins over TCP, and compares; its runs, and those by tcp, take 5 s, the "
+    "ZC_RDMA_WAIT_MS=5000`). `auto by itself` is without settings: it begins over TCP, and compares; its runs, and those by tcp, take 12 s, the "
     "others less. Unmodified programs begin over TCP and move while they run (`ZC_TRANSPORT=verbs` alone).\n"
 )
 LIMITS_WORDS = (

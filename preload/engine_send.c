@@ -399,7 +399,7 @@ struct engine_raw engine_raw_use(struct conn *conn, int fd, int flags)
 		engine_switch_back(conn, raw.engine, fd);
 	}
 	raw.engine->raw_sending++;
-	if (__builtin_expect(raw.engine->far.compares, 0) && !engine_met(raw.engine))
+	if (__builtin_expect(raw.engine->far.compares, 0) && !engine_met(raw.engine) && far_compare_times(raw.engine))
 		raw.begun = clock_now();
 	lock_give(&raw.engine->out, &hold);
 	raw.conn = conn;

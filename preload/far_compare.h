@@ -40,6 +40,14 @@ void far_compare_is_told(struct engine *engine, bool wanted);
  */
 void far_compare_sent_there(struct engine *engine, size_t bytes, uint64_t begun);
 
+/* Whether that is to be known of the send that begins: of each until something is known, then of so many in a row, of more. */
+#define FAR_COMPARE_TIMED 64u
+#define FAR_COMPARE_OF 512u
+static inline bool far_compare_times(const struct engine *engine)
+{
+	return !engine->far.trial.base || engine->far.sends % FAR_COMPARE_OF < FAR_COMPARE_TIMED;
+}
+
 static inline void far_compare_sent(struct engine *engine, size_t bytes, uint64_t begun)
 {
 	if (__builtin_expect(engine->far.compares, 0))
