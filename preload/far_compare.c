@@ -73,10 +73,11 @@ enum far_pays far_compare_pays(struct engine *engine)
 		moved.class = far_trial_class(far->largest, sends, turns);
 	far->compares = true;
 	pays = far_trial_pays(far_trial_host(hosts, far->host, now), &moved, now);
-	atomic_store(&far->seeks, pays == FAR_PAYS);
-	if (pays == FAR_PAYS)
-		log_trace("is to meet a peer on another host after %u calls", moved.calls);
-	return pays;
+	atomic_store(&far->seeks, pays == FAR_PAYS_TO_SEE);
+	if (pays < FAR_PAYS)
+		return pays;
+	log_trace("is to meet a peer on another host after %u calls", moved.calls);
+	return FAR_PAYS;
 }
 
 void far_compare_met(struct engine *engine, uint64_t spent)
@@ -100,12 +101,24 @@ void far_compare_seeks_no_more(struct engine *engine)
 		far_trial_seeks_no_more(host);
 }
 
-void far_compare_is_told(struct engine *engine, bool wanted)
+void far_compare_is_told(struct engine *engine, enum lane_use before, enum lane_use use)
 {
 	uint64_t now = clock_now();
+	struct far_host *host;
 
-	if (engine->far.compares && (atomic_exchange(&engine->far.seeks, false) || wanted))
-		far_trial_is_told(far_trial_host(hosts, engine->far.host, now), wanted, now);
+	if (!engine->far.compares || use == LANE_USE_UNKNOWN)
+		return;
+	host = far_trial_host(hosts, engine->far.host, now);
+	if (use == LANE_USE_RING)
+		far_trial_is_wanted(host, now);
+	else if (before == LANE_USE_RING)
+		far_trial_is_wanted_no_more(host);
+	if (!atomic_exchange(&engine->far.seeks, false))
+		return;
+	if (use == LANE_USE_RING)
+		far_trial_seeks_no_more(host);
+	else
+		far_trial_found_for_us(host, now);
 }
 
 /* What a trial has found, for who wants to know why. */

@@ -190,10 +190,19 @@ void far_trial_seeks_no_more(struct far_host *host)
 	atomic_store(&host->seeks_until, 0);
 }
 
-void far_trial_is_told(struct far_host *host, bool wanted, uint64_t now)
+void far_trial_is_wanted(struct far_host *host, uint64_t now)
 {
-	atomic_store(&host->wanted_until, wanted ? now + FAR_CALM_MAX : 0);
-	atomic_store(&host->seeks_until, wanted ? 0 : now + FAR_CALM_FIRST);
+	atomic_store(&host->wanted_until, now + FAR_CALM_MAX);
+}
+
+void far_trial_is_wanted_no_more(struct far_host *host)
+{
+	atomic_store(&host->wanted_until, 0);
+}
+
+void far_trial_found_for_us(struct far_host *host, uint64_t now)
+{
+	atomic_store(&host->seeks_until, now + FAR_CALM_FIRST);
 }
 
 enum far_pays far_trial_pays(struct far_host *host, const struct far_moved *moved, uint64_t now)
@@ -217,7 +226,7 @@ enum far_pays far_trial_pays(struct far_host *host, const struct far_moved *move
 		return FAR_PAYS_LATER;
 	if (!first)
 		return FAR_PAYS_LATER;
-	return atomic_compare_exchange_strong(&host->seeks_until, &until, now + FAR_SEEK_NS) ? FAR_PAYS :
+	return atomic_compare_exchange_strong(&host->seeks_until, &until, now + FAR_SEEK_NS) ? FAR_PAYS_TO_SEE :
 											       FAR_PAYS_LATER;
 }
 

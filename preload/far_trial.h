@@ -105,7 +105,8 @@ int far_trial_class(size_t bytes, uint32_t sends, uint32_t turns);
 enum far_pays {
 	FAR_PAYS_NOT,	/* TCP is better there, for these */
 	FAR_PAYS_LATER, /* another connection finds out, or this one has not moved enough */
-	FAR_PAYS,
+	FAR_PAYS,	/* RDMA is known to be better, here or there */
+	FAR_PAYS_TO_SEE /* it finds out */
 };
 
 /* What a connection has moved that has not met. */
@@ -128,8 +129,12 @@ enum far_pays far_trial_pays(struct far_host *host, const struct far_moved *move
 void far_trial_has_met(struct far_host *host, uint64_t now);
 void far_trial_seeks_no_more(struct far_host *host);
 
-/* The host tells whether it has found RDMA better for what it sends here. If not, nobody asks it for a while who does not know better. */
-void far_trial_is_told(struct far_host *host, bool wanted, uint64_t now);
+/* The host tells that it has found RDMA better for what it sends here; that it is not any more. */
+void far_trial_is_wanted(struct far_host *host, uint64_t now);
+void far_trial_is_wanted_no_more(struct far_host *host);
+
+/* The one that has met hears that it is not: nobody asks the host for a while who does not know better. */
+void far_trial_found_for_us(struct far_host *host, uint64_t now);
 
 /* Whether TCP is known to be better for whatever a connection does: it need not be looked at. */
 bool far_trial_is_vain(const struct far_host *host, uint64_t now);

@@ -44,7 +44,7 @@ static void nobody_meets_where_tcp_has_won(void **state)
 	assert_int_equal(far_trial_pays(host(), &much, now), FAR_PAYS_NOT);
 	assert_false(far_trial_is_vain(host(), now)); /* a stream may do better */
 	much.class = STREAM;
-	assert_int_equal(comes_by(&much, 4), FAR_PAYS);
+	assert_int_equal(comes_by(&much, 4), FAR_PAYS_TO_SEE);
 	far_trial_seeks_no_more(host());
 	sends(&other, 300000, 1000, &stream);
 	assert_true(far_trial_is_vain(host(), now));
@@ -53,7 +53,7 @@ static void nobody_meets_where_tcp_has_won(void **state)
 	much.class = TURN;
 	assert_false(far_trial_is_vain(host(), now));
 	assert_false(far_trial_has_lost(&end.trial, host(), now));
-	assert_int_equal(comes_by(&much, 4), FAR_PAYS);
+	assert_int_equal(comes_by(&much, 4), FAR_PAYS_TO_SEE);
 }
 
 static void meeting_waits_until_it_may_pay(void **state)
@@ -69,14 +69,14 @@ static void meeting_waits_until_it_may_pay(void **state)
 	fresh(NULL);
 	moved.ns++;
 	assert_int_equal(comes_by(&moved, 20), FAR_PAYS_LATER);
-	assert_int_equal(comes_by(&moved, 1), FAR_PAYS);
+	assert_int_equal(comes_by(&moved, 1), FAR_PAYS_TO_SEE);
 	/* One is enough to find out. */
 	assert_int_equal(far_trial_pays(host(), &moved, now), FAR_PAYS_LATER);
 	assert_int_equal(comes_by(&moved, FAR_SEEK_NS / FAR_COMES_NS - 1), FAR_PAYS_LATER);
-	assert_int_equal(comes_by(&moved, 2), FAR_PAYS);
+	assert_int_equal(comes_by(&moved, 2), FAR_PAYS_TO_SEE);
 	/* It has ended: the next one may. */
 	far_trial_seeks_no_more(host());
-	assert_int_equal(comes_by(&moved, 1), FAR_PAYS);
+	assert_int_equal(comes_by(&moved, 1), FAR_PAYS_TO_SEE);
 }
 
 static void pauses_are_no_work(void **state)
@@ -117,7 +117,8 @@ static void ends_choose_the_same_connection(void **state)
 				uint64_t when =
 					(uint64_t)at * FAR_COMES_NS + (uint64_t)i * US + (uint64_t)end * 333 * US;
 
-				if (far_trial_pays(far_trial_host(&ends[end], HOST, when), &moved, when) == FAR_PAYS &&
+				if (far_trial_pays(far_trial_host(&ends[end], HOST, when), &moved, when) ==
+					    FAR_PAYS_TO_SEE &&
 				    chosen[end] < 0)
 					chosen[end] = which;
 			}
@@ -136,7 +137,20 @@ static void first_that_is_idle_is_passed_over(void **state)
 	second.number = 2;
 	assert_int_equal(comes_by(&first, 1), FAR_PAYS_LATER);
 	assert_int_equal(comes_by(&second, 3), FAR_PAYS_LATER);
-	assert_int_equal(comes_by(&second, 5), FAR_PAYS);
+	assert_int_equal(comes_by(&second, 5), FAR_PAYS_TO_SEE);
+}
+
+/* It may find out for a long time, and then the host has told that TCP is better: nobody asks in vain. */
+static void who_has_met_keeps_others_waiting(void **state)
+{
+	const struct far_moved moved = { 1 << 30, 1000, 60 * NS_PER_SEC, 1, 0, FAR_NO_CLASS };
+
+	assert_int_equal(comes_by(&moved, 4), FAR_PAYS_TO_SEE);
+	far_trial_has_met(host(), now);
+	assert_int_equal(comes_by(&moved, FAR_UNDECIDED_NS / FAR_COMES_NS - 1), FAR_PAYS_LATER);
+	far_trial_found_for_us(host(), now);
+	assert_int_equal(comes_by(&moved, FAR_CALM_FIRST / FAR_COMES_NS - 1), FAR_PAYS_LATER);
+	assert_int_equal(comes_by(&moved, 2), FAR_PAYS_TO_SEE);
 }
 
 /* A receiver knows nothing of its own: it follows. */
@@ -148,9 +162,12 @@ static void what_the_peer_wants_is_met(void **state)
 
 	turns(&end, 20000, 64, &costs);
 	assert_int_equal(far_trial_pays(host(), &little, now), FAR_PAYS_LATER);
-	far_trial_is_told(host(), true, now);
+	far_trial_is_wanted(host(), now);
 	assert_int_equal(far_trial_pays(host(), &little, now), FAR_PAYS);
 	assert_false(far_trial_is_vain(host(), now));
+	far_trial_is_wanted_no_more(host());
+	assert_int_equal(far_trial_pays(host(), &little, now), FAR_PAYS_LATER);
+	far_trial_is_wanted(host(), now);
 	now += FAR_CALM_MAX;
 	assert_int_not_equal(far_trial_pays(host(), &little, now), FAR_PAYS);
 }
@@ -181,6 +198,7 @@ int main(void)
 		cmocka_unit_test_setup(time_until_a_meeting_follows_from_what_the_last_one_took, fresh),
 		cmocka_unit_test_setup(ends_choose_the_same_connection, fresh),
 		cmocka_unit_test_setup(first_that_is_idle_is_passed_over, fresh),
+		cmocka_unit_test_setup(who_has_met_keeps_others_waiting, fresh),
 		cmocka_unit_test_setup(what_the_peer_wants_is_met, fresh),
 		cmocka_unit_test_setup(table_of_hosts_is_bounded, fresh),
 	};

@@ -47,6 +47,31 @@ static void says_that_it_needs_none(int end)
 	atomic_store(&engine_of(1 - end)->channel.out.shared->use, LANE_USE_NONE);
 }
 
+/* What one end has found for what it sends, the other's later connections go by. */
+static enum far_pays later_connection_of_server(void)
+{
+	static struct engine later;
+
+	later.role = ROLE_SERVER;
+	later.names = engine_of(SERVER)->names;
+	later.far.host = engine_of(SERVER)->far.host;
+	return far_compare_pays(&later);
+}
+
+static void receiver_goes_by_what_its_sender_has_found(void **state)
+{
+	both_compare();
+	assert_int_equal(later_connection_of_server(), FAR_PAYS_LATER);
+	atomic_store(&engine_of(CLIENT)->channel.in.shared->use, LANE_USE_RING);
+	serve(CLIENT);
+	serve(SERVER);
+	assert_int_equal(later_connection_of_server(), FAR_PAYS);
+	atomic_store(&engine_of(CLIENT)->channel.in.shared->use, LANE_USE_NONE);
+	serve(CLIENT);
+	serve(SERVER);
+	assert_int_equal(later_connection_of_server(), FAR_PAYS_LATER);
+}
+
 /* The one gives it up, the other hears of it. */
 static void settle(int end)
 {
@@ -396,6 +421,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, begin, finish)
 		CASE(lanes_end_where_neither_end_has_a_use_for_rdma),
+		CASE(receiver_goes_by_what_its_sender_has_found),
 		CASE(what_is_under_way_by_tcp_is_received),
 		CASE(break_that_nobody_has_spoken_of_is_no_end),
 		CASE(end_that_is_still_to_be_told_where_raw_bytes_begin_is_not_at_rest),
