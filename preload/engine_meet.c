@@ -235,6 +235,8 @@ static void step_far(struct conn *conn, struct engine *engine)
 		atomic_store(&engine->far.state, FAR_APART);
 	else if (pays == FAR_PAYS_NOT)
 		engine_stays_alone(conn, engine, REASON_RDMA_SLOWER);
+	else if (far_compares(conn))
+		stats_reason(conn->slot, REASON_RDMA_NOT_YET);
 }
 
 static bool has_had_its_time(const struct engine *engine)

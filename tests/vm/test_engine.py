@@ -214,6 +214,7 @@ def test_both_ends_find_out_on_the_same_connection(guest, step):
 def test_auto_spends_nothing_on_a_short_connection(guest):
     assert guest.measured("auto-short")["verified"] is True
     assert counted(guest, "auto-short", "meetings") == 0
+    assert any(end["reasons"].get("rdma_not_yet", 0) for end in processes(guest, "auto-short"))
 
 
 def test_auto_obeys_what_it_is_told_of_transports(guest):
