@@ -222,7 +222,8 @@ static void step_far(struct conn *conn, struct engine *engine)
 	}
 	engine->far.host = choose_peer_key((const struct sockaddr *)&engine->names.peer);
 	if (far_leaves_alone(engine)) {
-		engine_stays_alone(conn, engine, REASON_RDMA_UNREACHABLE);
+		if (!engine->far.vain)
+			engine_stays_alone(conn, engine, REASON_RDMA_UNREACHABLE);
 		return;
 	}
 	if (!engine->meets_since)

@@ -13,7 +13,8 @@
 #include "preload/far_internal.h"
 
 #define SETTLE_NS NS_PER_SEC
-#define SETTLE_SHARE 2	 /* of the time that it took to find out: the accepting end takes twice as long */
+#define SETTLE_SHARE 2		  /* of the time that it took to find out: the accepting end takes twice as long */
+#define REST_NS (30 * NS_PER_SEC) /* twice as long each time */
 #define RECEIVER_SHARE 8 /* of a connection that receives so much more often, the peer has to know what is better */
 
 static struct far_hosts own_hosts, *hosts = &own_hosts;
@@ -69,6 +70,8 @@ enum far_pays far_compare_pays(struct engine *engine)
 	moved.number = far->number;
 	moved.ns = now - far->begun;
 	far->pace = moved.ns > FAR_COMES_NS ? (uint32_t)(moved.calls * FAR_COMES_NS / moved.ns) : 0;
+	if (now < far->rests_until)
+		return FAR_PAYS_LATER;
 	if (receives / RECEIVER_SHARE <= sends)
 		moved.class = far_trial_class(far->largest, sends, turns);
 	far->compares = true;
@@ -78,6 +81,16 @@ enum far_pays far_compare_pays(struct engine *engine)
 		return pays;
 	log_trace("is to meet a peer on another host after %u calls", moved.calls);
 	return FAR_PAYS;
+}
+
+bool far_compare_rests(struct engine *engine)
+{
+	struct far_part *far = &engine->far;
+
+	if (!far->compares || far->vain == FAR_VAIN_MAX)
+		return false;
+	far->rests_until = clock_now() + (REST_NS << far->vain++);
+	return true;
 }
 
 void far_compare_met(struct engine *engine, uint64_t spent)

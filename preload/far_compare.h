@@ -28,6 +28,13 @@ enum far_pays far_compare_pays(struct engine *engine);
 void far_compare_met(struct engine *engine, uint64_t spent);
 
 /*
+ * Its peer was sought in vain: it may not have been at work for long enough there, or not know yet that it pays. Returns whether it is to be sought again, minutes
+ * later; a few times. Under both locks.
+ */
+#define FAR_VAIN_MAX 3u
+bool far_compare_rests(struct engine *engine);
+
+/*
  * It was to meet, and has not, or knows what is better, or is over: another connection may. And: the peer tells of what use a ring is for
  * what it sends, of which it had told something else before. Under any lock.
  */

@@ -153,6 +153,7 @@ static void learns(struct host *host, enum verbs_trouble trouble)
 	}
 }
 
+/* For good, or for a while. */
 static void stays_on_tcp(struct conn *conn, struct engine *engine, enum verbs_trouble trouble)
 {
 	struct far_both both;
@@ -163,7 +164,12 @@ static void stays_on_tcp(struct conn *conn, struct engine *engine, enum verbs_tr
 		return;
 	if (atomic_load(&engine->state) == ENGINE_APART) {
 		atomic_store(&engine->far.state, FAR_NONE);
-		engine_stays_alone(conn, engine, reason_of(trouble));
+		if (trouble == VERBS_REFUSED && far_compare_rests(engine)) {
+			conn->far->tries = 0;
+			stats_reason(conn->slot, reason_of(trouble));
+		} else {
+			engine_stays_alone(conn, engine, reason_of(trouble));
+		}
 	}
 	far_give_both(engine, &both);
 }
@@ -287,6 +293,7 @@ void far_try_to_reach(struct conn *conn, struct engine *engine, struct far *far)
 	if (far->listener && now - far->since > (engine->far.seeks ? FAR_SEEK_NS : OFFER_NS))
 		far_fails(conn, engine, VERBS_REFUSED);
 	if (far->listener || far->opening || atomic_load(&engine->state) != ENGINE_APART ||
+	    atomic_load(&engine->far.state) != FAR_APART ||
 	    now - far->since < TRY_AGAIN_NS << (far->tries < TRY_AGAIN_SHIFT_MAX ? far->tries : TRY_AGAIN_SHIFT_MAX))
 		return;
 	far->since = now;

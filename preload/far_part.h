@@ -41,6 +41,8 @@ struct far_part {
 	uint64_t number;	/* the same at both ends (far_trial.h) */
 	uint32_t pace;		/* calls, in FAR_COMES_NS; 0: not known */
 	_Atomic bool seeks;	/* is to meet, or has met, to find out */
+	uint32_t vain;		/* times that its peer was sought in vain, */
+	uint64_t rests_until;	/* ns: and not before that again */
 	uint32_t sends;		/* under the lock `out` */
 	size_t largest;		/* of these */
 	struct far_trial trial; /* under the lock `out` */

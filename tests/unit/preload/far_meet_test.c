@@ -6,6 +6,7 @@
 #include "common/clock.h"
 #include "met_testing.h"
 #include "cable_testing.h"
+#include "preload/far_compare.h"
 
 #define CLIENT 0
 #define SERVER 1
@@ -128,6 +129,36 @@ static void host_that_never_answered_is_left_alone_for_long(void **state)
 	assert_false(is_left_alone(host) || is_left_alone(host - HOSTS));
 }
 
+/* Under `auto` the peer's end may not know yet that it is to meet. */
+static void one_that_compares_is_sought_again(void **state)
+{
+	struct engine *engine;
+
+	open_ends();
+	engine = engine_of(SERVER);
+	engine->far.compares = true;
+	for (uint32_t vain = 0; vain <= FAR_VAIN_MAX; vain++) {
+		fars[SERVER].tries = LAST_TRY;
+		fars[SERVER].since = 0;
+		atomic_store(&engine->far.state, FAR_APART);
+		far_try_to_reach(conns[SERVER], engine, &fars[SERVER]);
+		if (fars[SERVER].opening)
+			far_meet_step(conns[SERVER], engine, &fars[SERVER]);
+		assert_int_equal(atomic_load(&engine->far.state), FAR_NONE);
+		assert_int_equal(atomic_load(&engine->state), vain < FAR_VAIN_MAX ? ENGINE_APART : ENGINE_OVER);
+		if (vain == FAR_VAIN_MAX)
+			break;
+		/* Not now, and then with all its tries. */
+		assert_int_equal(fars[SERVER].tries, 0);
+		assert_true(engine->far.rests_until > clock_now());
+		atomic_store(&fars[SERVER].asked, false);
+		far_try_to_reach(conns[SERVER], engine, &fars[SERVER]);
+		assert_null(fars[SERVER].opening);
+		assert_int_equal(far_compare_pays(engine), FAR_PAYS_LATER);
+	}
+	shut_ends();
+}
+
 /* What a connection to it finds that would have asked so long ago. */
 static bool lasts_first(uint64_t key, uint64_t ns)
 {
@@ -211,6 +242,7 @@ int main(void)
 		CASE(one_that_answers_has_not_been_in_vain),
 		CASE(silence_ends_however_many_connect_meanwhile),
 		CASE(host_that_never_answered_is_left_alone_for_long),
+		CASE(one_that_compares_is_sought_again),
 		CASE(brief_ones_have_the_next_last_first),
 		CASE(those_that_the_agent_comes_too_late_for_are_brief),
 		CASE(answers_make_none_brief),
