@@ -114,18 +114,20 @@ void far_compare_seeks_no_more(struct engine *engine)
 		far_trial_seeks_no_more(host);
 }
 
-void far_compare_is_told(struct engine *engine, enum lane_use before, enum lane_use use)
+void far_compare_is_told(struct engine *engine, enum lane_use use)
 {
-	uint64_t now = clock_now();
 	struct far_host *host;
+	uint64_t now;
 
 	if (!engine->far.compares || use == LANE_USE_UNKNOWN)
 		return;
+	now = clock_now();
 	host = far_trial_host(hosts, engine->far.host, now);
 	if (use == LANE_USE_RING)
 		far_trial_is_wanted(host, now);
-	else if (before == LANE_USE_RING)
+	else if (engine->far.peer_wants)
 		far_trial_is_wanted_no_more(host);
+	engine->far.peer_wants = use == LANE_USE_RING;
 	if (!atomic_exchange(&engine->far.seeks, false))
 		return;
 	if (use == LANE_USE_RING)

@@ -35,11 +35,11 @@ void far_compare_met(struct engine *engine, uint64_t spent);
 bool far_compare_rests(struct engine *engine);
 
 /*
- * It was to meet, and has not, or knows what is better, or is over: another connection may. And: the peer tells of what use a ring is for
- * what it sends, of which it had told something else before. Under any lock.
+ * It was to meet, and has not, or knows what is better, or is over: another connection may. Under any lock. And: the peer tells of what
+ * use a ring is for what it sends. Under the lock `in`.
  */
 void far_compare_seeks_no_more(struct engine *engine);
-void far_compare_is_told(struct engine *engine, enum lane_use before, enum lane_use use);
+void far_compare_is_told(struct engine *engine, enum lane_use use);
 
 /*
  * Counts, for that, what goes by before it has met: a send that was begun then (0: it is not known), under the lock `out`, with its bytes in

@@ -261,8 +261,8 @@ static void hear_of_use(struct conn *conn, struct engine *engine)
 
 	if (use == engine->far.peer_use)
 		return;
-	far_compare_is_told(engine, engine->far.peer_use, use);
 	engine->far.peer_use = use;
+	far_compare_is_told(engine, use);
 	if (use != LANE_USE_NONE || !conn->far)
 		return;
 	atomic_store(&conn->far->tells, true);

@@ -359,6 +359,7 @@ static void begin_books(struct far_part *far, uint64_t position)
 	far->armed_at = far->armed_bells = 0;
 	far->told = UINT32_MAX;
 	far->peer_use = LANE_USE_UNKNOWN;
+	far->peer_wants = false;
 	far->told_passed = 0;
 	far->told_end = 0;
 	atomic_store(&far->quiet, false);

@@ -82,11 +82,12 @@ struct far_part {
 	uint64_t armed_at, armed_bells; /* what was seen when it was told last that somebody waits */
 	uint32_t told;			/* of reader, raw and use */
 	enum lane_use peer_use;		/* as heard last */
-	uint32_t told_passed;		/* sources */
-	bool fetches;			/* what was taken last was announced */
-	uint32_t sinks_in_vain;		/* in a row, of those that were offered */
-	uint32_t sink_pause;		/* waits before the next one is */
-	uint64_t told_end;		/* the head, when the lane was last on TCP */
+	bool peer_wants;	/* has found RDMA better, and not told otherwise since, be it at a trial again */
+	uint32_t told_passed;	/* sources */
+	bool fetches;		/* what was taken last was announced */
+	uint32_t sinks_in_vain; /* in a row, of those that were offered */
+	uint32_t sink_pause;	/* waits before the next one is */
+	uint64_t told_end;	/* the head, when the lane was last on TCP */
 	_Atomic bool
 		quiet; /* the TCP stream had nothing, and no doorbell is asked for: the kernel tells of what comes there */
 	bool owes_word; /* that a move is known */

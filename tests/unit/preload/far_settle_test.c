@@ -66,6 +66,12 @@ static void receiver_goes_by_what_its_sender_has_found(void **state)
 	serve(CLIENT);
 	serve(SERVER);
 	assert_int_equal(later_connection_of_server(), FAR_PAYS);
+	/* It tries again, and has found otherwise. */
+	atomic_store(&engine_of(CLIENT)->channel.in.shared->use, LANE_USE_UNKNOWN);
+	serve(CLIENT);
+	serve(SERVER);
+	assert_int_equal(engine_of(SERVER)->far.peer_use, LANE_USE_UNKNOWN);
+	assert_int_equal(later_connection_of_server(), FAR_PAYS);
 	atomic_store(&engine_of(CLIENT)->channel.in.shared->use, LANE_USE_NONE);
 	serve(CLIENT);
 	serve(SERVER);
