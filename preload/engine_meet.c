@@ -74,6 +74,8 @@ void engine_stays_alone(struct conn *conn, struct engine *engine, enum stat_reas
 	stats_reason(conn->slot, why);
 	conn->alone = true;
 	atomic_store(&engine->state, ENGINE_OVER);
+	if (conn->far && !guest_sandboxed())
+		far_kick(); /* what it may have open */
 }
 
 void engine_lanes_begin(struct conn *conn, struct engine *engine)
@@ -212,12 +214,13 @@ static void step_far(struct conn *conn, struct engine *engine)
 {
 	enum far_pays pays = FAR_PAYS;
 
-	if (atomic_load(&engine->far.state) == FAR_APART) {
+	if (atomic_load(&engine->far.state) == FAR_APART && !far_failed()) {
 		far_step(conn, engine);
 		return;
 	}
 	if (!far_possible()) {
-		engine_stays_alone(conn, engine, REASON_REMOTE);
+		far_compare_seeks_no_more(engine);
+		engine_stays_alone(conn, engine, far_failed() ? REASON_RDMA_DEVICE : REASON_REMOTE);
 		return;
 	}
 	engine->far.host = choose_peer_key((const struct sockaddr *)&engine->names.peer);
@@ -297,7 +300,7 @@ void engine_step(struct conn *conn, struct engine *engine, int fd)
 
 	if (calls < engine->next_try || guest_sandboxed() || atomic_load(&guest_rings) || atomic_load(&conn->sg.held))
 		return;
-	if (atomic_load(&engine->far.state) == FAR_APART && !far_ready())
+	if (atomic_load(&engine->far.state) == FAR_APART && !far_ready() && !far_failed())
 		return;
 	if (!lock_take(&engine->in, &in))
 		return;

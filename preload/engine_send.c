@@ -31,10 +31,11 @@
 #define BETWEEN (ENGINE_BY_KERNEL - 1) /* another thread has just moved the lane: once more */
 #define LOOK_EVERY_NS 20000
 
+/* A TAKEOVER that another thread waits for to be answered is not there yet: no SWITCH has a place behind it. */
 static bool switch_lane(struct conn *conn, struct engine *engine)
 {
 	if (!atomic_load_explicit(&engine->channel.out.shared->on_ring, memory_order_relaxed) ||
-	    !lane_switch(&engine->channel.out))
+	    (far_is(engine) && far_is_between(engine)) || !lane_switch(&engine->channel.out))
 		return false;
 	if (far_is(engine))
 		far_leaves(conn, engine);

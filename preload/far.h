@@ -59,6 +59,12 @@ bool far_lasts_first(const struct engine *engine);
 /* Sees to it that there is an agent. May start a thread: never under a lock. Returns whether there is one. */
 bool far_ready(void);
 
+/* Whether it has found that it can do nothing: there is no plug-in, say. For good, in this process. */
+bool far_failed(void);
+
+/* Wakes it up, to look after all connections. */
+void far_kick(void);
+
 /* A data call on a connection that is FAR_APART: the agent is to try, if it is time. Under both locks. */
 void far_step(struct conn *conn, struct engine *engine);
 

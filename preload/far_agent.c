@@ -213,14 +213,18 @@ static void serve_engine(struct conn *conn)
 
 	if (!engine)
 		return;
+	if (!conn->holder.counts) { /* left to others, whose queue pair and lanes may be new, and not in this process */
+		engine_leave(conn);
+		return;
+	}
 	if (far && atomic_exchange(&far->tells, false) && far_link(conn))
 		serve_lanes(conn, engine, fd);
 	if (far && atomic_exchange(&far->unwanted, false))
 		far_settles(conn, engine);
 	if (far && atomic_exchange(&far->asked, false))
 		far_try_to_reach(conn, engine, far);
-	if (far && engine_met(engine) && atomic_load(&engine->far.over))
-		far_drop_meeting(far);
+	if (far)
+		far_drop_meeting_if_over(engine, far);
 	if (far && far->listener) {
 		far_take_visitor(conn, engine, far);
 		if (far->listener)

@@ -60,6 +60,12 @@ static void note_end_of_ring(struct engine *engine)
 	far->expects = true;
 }
 
+/* The consumer's line to the peer. What it says of a TAKEOVER may be there from now on, unless the queue pair had broken. */
+static void say(struct engine *engine, struct verbs_conn *link, unsigned int how)
+{
+	engine->far.word_out |= far_verbs->credit(link, how) != -ENOTCONN;
+}
+
 /* What has come to the ring since the last time: where the lane moves. And the peer hears that this is known here. */
 static void look_at_moves(struct conn *conn, struct engine *engine)
 {
@@ -80,6 +86,7 @@ static void look_at_moves(struct conn *conn, struct engine *engine)
 		move.kind = LANE_NO_MOVE;
 	if (move.kind == LANE_TAKEOVER) {
 		far->entered = move.end;
+		far->word_out = false;
 		far->left = 0;
 		engine_has_spun(&engine->spin, engine, true); /* what came before says nothing about the ring */
 	} else if (move.kind == LANE_SWITCH) {
@@ -93,7 +100,7 @@ static void look_at_moves(struct conn *conn, struct engine *engine)
 		return;
 	atomic_store(&in->shared->seen, tail);
 	if (far->owes_word && link)
-		far_verbs->credit(link, VERBS_NOW);
+		say(engine, link, VERBS_NOW);
 	far->owes_word = false;
 }
 
@@ -108,8 +115,7 @@ static void tell_reader(struct conn *conn, struct engine *engine)
 	if (now == engine->far.told || !link)
 		return;
 	engine->far.told = now;
-	far_verbs->credit(link,
-			  VERBS_NOW | (use != LANE_USE_UNKNOWN ? VERBS_SOLICITED : 0)); /* nobody may look for that */
+	say(engine, link, VERBS_NOW | (use != LANE_USE_UNKNOWN ? VERBS_SOLICITED : 0)); /* nobody may look for that */
 }
 
 /* Stream position up to which all bytes are here. */
@@ -251,7 +257,7 @@ static void tell_end(struct conn *conn, struct engine *engine)
 	if (from_ring(engine) || head == engine->far.told_end || !link)
 		return;
 	engine->far.told_end = head;
-	far_verbs->credit(link, VERBS_NOW);
+	say(engine, link, VERBS_NOW);
 }
 
 /* What use the queue pair is of to the peer: of none, and the agent looks whether it is to this end; or of some, which its host's connections know then. */
@@ -420,12 +426,19 @@ bool far_is_control_there(const struct engine *engine)
 	return (from_ring(engine) && !lane_has_left(&engine->channel.in)) || engine->far.expects || engine->far.skip;
 }
 
+/* The peer can't have put anything behind a TAKEOVER of which it was never told that it is known here. */
+static bool is_unanswered(const struct engine *engine)
+{
+	return !engine->far.word_out && engine->far.looked == engine->far.entered &&
+	       atomic_load(&engine->channel.in.shared->head) == engine->far.entered;
+}
+
 bool far_is_cut(const struct engine *engine)
 {
 	const struct lane *in = &engine->channel.in;
+	bool on_ring = from_ring(engine) && !lane_has_left(in) && !is_unanswered(engine);
 
-	return far_is(engine) &&
-	       ((from_ring(engine) && !lane_has_left(in)) || engine->far.skip || reached(in) < engine->far.owed);
+	return far_is(engine) && (on_ring || engine->far.skip || reached(in) < engine->far.owed);
 }
 
 void far_took_there(struct conn *conn)
@@ -439,7 +452,7 @@ void far_took_there(struct conn *conn)
 		return;
 	/* A source that is passed, a sender may wait for: GET_COMPLETE. */
 	passed = atomic_load_explicit(&lane_of(engine)->sources->passed, memory_order_relaxed);
-	far_verbs->credit(link, passed != engine->far.told_passed ? VERBS_NOW : 0);
+	say(engine, link, passed != engine->far.told_passed ? VERBS_NOW : 0);
 	engine->far.told_passed = passed;
 }
 
@@ -459,7 +472,7 @@ bool far_arm(struct conn *conn, struct engine *engine)
 		atomic_store(&in->shared->waits, waits + (waits & 1 ? 2 : 1));
 		engine->far.armed_at = atomic_load(&in->shared->seen);
 		engine->far.armed_bells = atomic_load(&in->shared->bells_seen);
-		far_verbs->credit(link, VERBS_NOW | VERBS_SOLICITED);
+		say(engine, link, VERBS_NOW | VERBS_SOLICITED);
 	}
 	far_poll(conn, engine);
 	return lane_is_empty(in);

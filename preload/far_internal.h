@@ -107,9 +107,7 @@ void far_offers_nothing(struct far *far, struct verbs_conn *link);
  */
 bool far_is_up(struct conn *conn, struct engine *engine);
 
-/* The agent: it is to look; it can't be had any more; it is to look when the descriptor is readable, the first time. */
-void far_kick(void);
-bool far_failed(void);
+/* The agent is to look when the descriptor is readable, the first time. */
 void far_watch(struct far *far, int fd);
 void far_unwatch(int fd);
 
@@ -130,6 +128,9 @@ void far_try_to_reach(struct conn *conn, struct engine *engine, struct far *far)
 void far_take_visitor(struct conn *conn, struct engine *engine, struct far *far);
 void far_meet_step(struct conn *conn, struct engine *engine, struct far *far);
 void far_drop_meeting(struct far *far);
+
+/* What is open for a meeting of a connection that has decided to do without. */
+void far_drop_meeting_if_over(const struct engine *engine, struct far *far);
 void far_drop_all(struct far *far);
 
 /*

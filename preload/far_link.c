@@ -167,6 +167,7 @@ bool far_load(void)
 	found = plug_in ? dlsym(plug_in, VERBS_SYMBOL) : NULL;
 	if (!found || found->version != VERBS_TABLE_VERSION || found->bytes != sizeof(*found)) {
 		log_info("no transport between hosts: %s", plug_in ? "another version of " VERBS_LIBRARY : dlerror());
+		far_verbs = NULL; /* in a child it was its parent's, whose locks are as they were at the fork */
 		return false;
 	}
 	found->set_owner(&owner);

@@ -125,6 +125,12 @@ void far_drop_meeting(struct far *far)
 	drop_listener(far);
 }
 
+void far_drop_meeting_if_over(const struct engine *engine, struct far *far)
+{
+	if (atomic_load(&engine->state) == ENGINE_OVER || (engine_met(engine) && atomic_load(&engine->far.over)))
+		far_drop_meeting(far);
+}
+
 void far_drop_all(struct far *far)
 {
 	struct verbs_conn *link = atomic_exchange(&far->link, NULL);
@@ -282,10 +288,24 @@ void far_seek(struct conn *conn, struct engine *engine, struct far *far)
 		reach(conn, engine, far);
 }
 
+/* The plug-in could not be loaded: there is nothing to ask. */
+static void does_without(struct conn *conn, struct engine *engine, struct far *far)
+{
+	far->asks = 0;
+	if (engine_met(engine))
+		atomic_store(&engine->far.over, true);
+	else
+		stays_on_tcp(conn, engine, VERBS_NO_DEVICE);
+}
+
 void far_try_to_reach(struct conn *conn, struct engine *engine, struct far *far)
 {
 	uint64_t now = clock_now();
 
+	if (far_failed()) {
+		does_without(conn, engine, far);
+		return;
+	}
 	if (engine_met(engine) || far->former) {
 		far_try_again(conn, engine, far);
 		return;

@@ -387,8 +387,7 @@ int far_before_send(struct conn *conn, struct engine *engine, int fd, struct far
 	if (lock_take(&engine->out, &hold)) {
 		far_step_out(conn, engine, fd);
 		if (far_compare_way(conn, engine, first.bytes) == FAR_BY_TCP) {
-			if (!far_is_between(engine))
-				engine_switch_back(conn, engine, fd);
+			engine_switch_back(conn, engine, fd);
 		} else if (may_enter(engine)) {
 			engine->channel.out.codes = choose_codes(first.byte);
 			enters = engine_enter_ring(conn, engine, fd);
@@ -420,23 +419,28 @@ static bool is_held_there(struct engine *engine)
 int far_before_raw(struct conn *conn, struct engine *engine, int fd, int flags)
 {
 	struct lock_hold hold;
-	bool held = false;
+	bool held;
 	int rc;
 
 	if (atomic_load_explicit(&engine->far.lingers, memory_order_relaxed))
 		return -EPIPE; /* as behind the shutdown() that it is */
 	far_asks_again(conn, engine);
-	if (lock_take(&engine->out, &hold)) {
+	/* A TAKEOVER of another thread's that was under way may have been answered: then the lane is to leave once more. */
+	do {
+		if (!lock_take(&engine->out, &hold))
+			break;
 		engine_switch_back(conn, engine, fd);
 		held = is_held_there(engine);
 		lock_give(&engine->out, &hold);
-	}
-	if (held) {
-		evict_reset(conn, fd);
-		return -ECONNRESET;
-	}
-	rc = reach_place(conn, engine, fd, flags);
-	return rc ? rc : far_take_error(engine);
+		if (held) {
+			evict_reset(conn, fd);
+			return -ECONNRESET;
+		}
+		rc = reach_place(conn, engine, fd, flags);
+		if (rc)
+			return rc;
+	} while (atomic_load(&shared_of(engine)->on_ring));
+	return far_take_error(engine);
 }
 
 bool far_is_raw(struct conn *conn, struct engine *engine, int fd)

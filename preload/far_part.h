@@ -91,6 +91,7 @@ struct far_part {
 	_Atomic bool
 		quiet; /* the TCP stream had nothing, and no doorbell is asked for: the kernel tells of what comes there */
 	bool owes_word; /* that a move is known */
+	bool word_out;	/* of the last TAKEOVER: the peer may have heard that it is known */
 	uint64_t left;	/* behind the last SWITCH; 0: none that was not passed */
 	uint32_t left_bells;
 	bool expects;	      /* behind a SWITCH: FAR_GO or FAR_RESUME is next in the stream */

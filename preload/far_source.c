@@ -152,6 +152,8 @@ int far_expose(struct conn *conn, struct engine *engine, const void *at, size_t 
 	if (!link)
 		return -ENOTCONN;
 	hide_passed(conn->far, &engine->channel.out, link);
+	/* The peer says what is passed, and may have taken it back in between. */
+	hide(conn->far, link, exposed);
 	if (!atomic_load_explicit(&refuses_guarded, memory_order_relaxed) ||
 	    !shares_exposed(conn, engine, exposed, at, bytes))
 		rc = expose(link, at, bytes, exposed, &exposed->key);

@@ -106,11 +106,20 @@ static bool is_turn(int class)
 	return class >= FAR_SIZES;
 }
 
+/* Whether somebody is at a trial, and has not been lost with it. */
+static bool is_tried(const struct far_finding *finding, uint64_t now)
+{
+	return atomic_load_explicit(&finding->again_ns, memory_order_relaxed) == TRYING &&
+	       now < atomic_load_explicit(&finding->since_ns, memory_order_relaxed) + LOST_NS;
+}
+
 /* Whether what was found still holds. While somebody tries anew it does. */
 static bool holds(const struct far_finding *finding, uint64_t now)
 {
+	uint64_t again = atomic_load_explicit(&finding->again_ns, memory_order_relaxed);
+
 	return atomic_load_explicit(&finding->best, memory_order_relaxed) &&
-	       now < atomic_load_explicit(&finding->again_ns, memory_order_relaxed);
+	       (again == TRYING ? is_tried(finding, now) : now < again);
 }
 
 static bool prefers_tcp(const struct far_finding *finding, uint64_t now)
@@ -221,8 +230,7 @@ enum far_pays far_trial_pays(struct far_host *host, const struct far_moved *move
 	if (finding && prefers_tcp(finding, now))
 		return FAR_PAYS_NOT;
 	/* It may have met by then, and tries. */
-	if (now < until ||
-	    (finding && atomic_load(&finding->again_ns) == TRYING && now - atomic_load(&finding->since_ns) < LOST_NS))
+	if (now < until || (finding && is_tried(finding, now)))
 		return FAR_PAYS_LATER;
 	if (!first)
 		return FAR_PAYS_LATER;
@@ -283,8 +291,7 @@ static bool claim(struct far_trial *trial, struct far_host *host, int class, con
 	uint64_t when = atomic_load_explicit(&finding->again_ns, memory_order_relaxed);
 	uint32_t best = atomic_load(&finding->best);
 
-	if (trial->barren ||
-	    (when == TRYING ? send->now - atomic_load(&finding->since_ns) < LOST_NS : send->now < when))
+	if (trial->barren || (when == TRYING ? is_tried(finding, send->now) : send->now < when))
 		return false;
 	/* Before it is claimed: whoever finds it claimed looks how long. */
 	atomic_store(&finding->since_ns, send->now);

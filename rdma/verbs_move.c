@@ -478,6 +478,12 @@ uint32_t verbs_trip(struct verbs_conn *conn)
 	uint32_t shortest = 0;
 	int held = verbs_take(&conn->lock);
 
+	/* What is under way: the accepting end has just sent its grant. */
+	while (conn->posted != conn->retired && !conn_is_broken(conn) && now - begin < TRIPS_NS) {
+		conn_poll(conn);
+		now = clock_now();
+	}
+	begin = now;
 	for (int i = 0; i < TRIPS && (i < TRIPS_LEAST || now - begin < TRIPS_NS) && conn->posted == conn->retired;
 	     i++) {
 		struct ibv_send_wr request = { .opcode = IBV_WR_RDMA_WRITE,

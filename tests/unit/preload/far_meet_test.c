@@ -235,6 +235,23 @@ static void who_waits_for_rdma_does_not_wait_for_that(void **state)
 	settings.rdma_wait_ms = 0;
 }
 
+/* As before a fork, or where a number is wanted. */
+static void offer_ends_with_the_wish_to_meet(void **state)
+{
+	struct engine *engine;
+
+	open_ends();
+	engine = engine_of(CLIENT);
+	far_seek(conns[CLIENT], engine, &fars[CLIENT]);
+	assert_true(cable.listens);
+	far_drop_meeting_if_over(engine, &fars[CLIENT]);
+	assert_true(cable.listens);
+	engine_before_fork(conns[CLIENT]);
+	far_drop_meeting_if_over(engine, &fars[CLIENT]);
+	assert_false(cable.listens);
+	shut_ends();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -247,6 +264,7 @@ int main(void)
 		CASE(those_that_the_agent_comes_too_late_for_are_brief),
 		CASE(answers_make_none_brief),
 		CASE(who_waits_for_rdma_does_not_wait_for_that),
+		CASE(offer_ends_with_the_wish_to_meet),
 	};
 #undef CASE
 

@@ -172,6 +172,23 @@ static void what_the_peer_wants_is_met(void **state)
 	assert_int_not_equal(far_trial_pays(host(), &little, now), FAR_PAYS);
 }
 
+/* It closes, or its queue pair breaks, in the middle: nobody says that it has ended. */
+static void trial_that_is_given_up_holds_nothing_for_long(void **state)
+{
+	const struct costs costs = { { 100, 300 }, 1000, 0, 0 };
+	const struct far_moved much = { 1 << 30, 100000, 60 * NS_PER_SEC, 1, 0, TURN };
+	struct end end = { 0 }, next = { 0 };
+
+	turns(&end, 20000, 64, &costs);
+	assert_int_equal(far_trial_pays(host(), &much, now), FAR_PAYS_NOT);
+	now += 2 * FAR_CALM_FIRST;
+	turns(&next, 200, 64, &costs);
+	assert_int_equal(atomic_load(&found(TURN)->again_ns), UINT64_MAX);
+	assert_int_equal(far_trial_pays(host(), &much, now), FAR_PAYS_NOT);
+	now += FAR_CALM_FIRST;
+	assert_int_equal(comes_by(&much, 8), FAR_PAYS_TO_SEE);
+}
+
 static void table_of_hosts_is_bounded(void **state)
 {
 	const struct costs costs = { { 100, 50 }, 1000, 0, 0 };
@@ -200,6 +217,7 @@ int main(void)
 		cmocka_unit_test_setup(first_that_is_idle_is_passed_over, fresh),
 		cmocka_unit_test_setup(who_has_met_keeps_others_waiting, fresh),
 		cmocka_unit_test_setup(what_the_peer_wants_is_met, fresh),
+		cmocka_unit_test_setup(trial_that_is_given_up_holds_nothing_for_long, fresh),
 		cmocka_unit_test_setup(table_of_hosts_is_bounded, fresh),
 	};
 

@@ -125,6 +125,19 @@ static void announced_bytes_can_be_read(void **state)
 	verbs_hide(ends[0], region);
 }
 
+/* As the accepting end's grant is, when it has just met. */
+static void trip_is_measured_behind_what_is_under_way(void **state)
+{
+	uint32_t key;
+	struct verbs_region *region = expose_part(&key);
+	const struct verbs_remote remote = { (uintptr_t)source + 1000, key };
+	const struct iovec iov = { sink, 8 };
+
+	assert_int_equal(verbs_get(ends[1], &remote, 8, &iov, 1, 0, 0, 1), 8);
+	assert_int_not_equal(verbs_trip(ends[1]), 0);
+	verbs_hide(ends[0], region);
+}
+
 static void bytes_before_them_can_not(void **state)
 {
 	uint32_t key;
@@ -456,6 +469,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(announced_bytes_can_be_read, begin, finish),
+		cmocka_unit_test_setup_teardown(trip_is_measured_behind_what_is_under_way, begin, finish),
 		cmocka_unit_test_setup_teardown(bytes_before_them_can_not, begin, finish),
 		cmocka_unit_test_setup_teardown(bytes_behind_them_can_not, begin, finish),
 		cmocka_unit_test_setup_teardown(a_move_goes_out_where_no_more_data_do, begin, finish),
