@@ -151,6 +151,7 @@ void log_write(enum log_level level, const char *format, ...)
 	va_list list;
 	int fd = log_descriptor();
 	size_t used;
+	long end;
 
 	if (fd < 0)
 		return;
@@ -162,6 +163,9 @@ void log_write(enum log_level level, const char *format, ...)
 	if (used > sizeof(line) - 2)
 		used = sizeof(line) - 2;
 	line[used++] = '\n';
+	end = sys_call(SYS_lseek, fd, 0, SEEK_END, 0, 0, 0);
+	if (end >= 0 && !sys_file_may_have((uint64_t)end + used))
+		return; /* a line less, rather than the program's end */
 	sys_call(SYS_write, fd, (long)line, (long)used, 0, 0, 0);
 }
 

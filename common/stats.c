@@ -197,7 +197,7 @@ void stats_publish(void)
 		await_publisher(self);
 		return;
 	}
-	fd = room_for_own() ? open_segment(pid) : -EMFILE;
+	fd = !room_for_own() ? -EMFILE : !sys_file_may_have(sizeof(*segment)) ? -EFBIG : open_segment(pid);
 	if (fd < 0 || sys_call(SYS_ftruncate, fd, sizeof(*segment), 0, 0, 0, 0) < 0)
 		goto close_fd;
 	fd = sys_fd_raise((int)fd);

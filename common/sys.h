@@ -7,8 +7,11 @@
 #define ZC_COMMON_SYS_H
 
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 /* Descriptors of our own live from here up, out of the way of programs that count theirs from 0. */
@@ -57,15 +60,28 @@ static inline void *sys_map(size_t bytes, int flags)
 /* Moves one of our own descriptors up, out of the guest's way. Returns the new number, or fd if there is no room there. */
 static inline int sys_fd_raise(int fd)
 {
+	struct rlimit limit;
 	long high;
 
 	if (fd < 0 || fd >= SYS_FD_HIGH)
 		return fd;
 	high = sys_call(SYS_fcntl, fd, F_DUPFD_CLOEXEC, SYS_FD_HIGH, 0, 0, 0);
+	/* Where there are no such numbers, half of those that there are stay the program's. */
+	if (high < 0 && sys_call(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, (long)&limit, 0, 0) >= 0 &&
+	    (unsigned long)fd < limit.rlim_cur / 2)
+		high = sys_call(SYS_fcntl, fd, F_DUPFD_CLOEXEC, (long)limit.rlim_cur / 2, 0, 0, 0);
 	if (high < 0)
 		return fd;
 	sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
 	return (int)high;
+}
+
+/* Whether a file may get this size. If not, the kernel would not only refuse, but end the program by a signal (RLIMIT_FSIZE). */
+static inline bool sys_file_may_have(uint64_t bytes)
+{
+	struct rlimit limit;
+
+	return sys_call(SYS_prlimit64, 0, RLIMIT_FSIZE, 0, (long)&limit, 0, 0) < 0 || bytes <= limit.rlim_cur;
 }
 
 #endif

@@ -7,7 +7,6 @@
 #include <linux/memfd.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "common/sys.h"
@@ -89,14 +88,6 @@ void channel_open_sources(struct channel *channel, const struct transport_ops *t
 	channel->in.in = &channel->sources_in;
 }
 
-/* Whether a file may get this size. If not, the kernel would not only refuse, but end the program by a signal. */
-static bool may_have(uint64_t bytes)
-{
-	struct rlimit limit;
-
-	return sys_call(SYS_prlimit64, 0, RLIMIT_FSIZE, 0, (long)&limit, 0, 0) < 0 || bytes <= limit.rlim_cur;
-}
-
 int channel_make(struct channel *channel, uint32_t ring_bytes)
 {
 	long fd, rc;
@@ -105,7 +96,7 @@ int channel_make(struct channel *channel, uint32_t ring_bytes)
 	channel->fd = -1;
 	if (ring_bytes < LANE_RING_MIN || ring_bytes > LANE_RING_MAX || ring_bytes & (ring_bytes - 1))
 		return -EINVAL;
-	if (!may_have(segment_bytes(ring_bytes)))
+	if (!sys_file_may_have(segment_bytes(ring_bytes)))
 		return -EFBIG;
 	fd = sys_call(SYS_memfd_create, (long)"zc-channel", MFD_CLOEXEC | MFD_ALLOW_SEALING, 0, 0, 0, 0);
 	if (fd < 0)
