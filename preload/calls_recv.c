@@ -225,7 +225,9 @@ ZC_EXPORT ssize_t recvmsg(int fd, struct msghdr *message, int flags)
 
 	if (conn && flags & MSG_ERRQUEUE)
 		return recv_error_queue(conn, fd, message, flags);
-	got = RECEIVED(conn, fd, message->msg_iov, message->msg_iovlen > IOV_MAX ? -1 : (int)message->msg_iovlen, flags,
+	if (__builtin_expect(message->msg_iovlen > IOV_MAX, 0))
+		return real.recvmsg(fd, message, flags); /* which refuses it */
+	got = RECEIVED(conn, fd, message->msg_iov, (int)message->msg_iovlen, flags,
 		       settle_iov(message->msg_iov, message->msg_iovlen), real.recvmsg(fd, message, flags), &ringed);
 	if (__builtin_expect(ringed, 0) && got >= 0) {
 		message->msg_namelen = 0;
@@ -333,11 +335,25 @@ ZC_EXPORT ssize_t __read_chk(int fd, void *data, size_t bytes, size_t room)
 	return bytes > room ? real.__read_chk(fd, data, bytes, room) : read(fd, data, bytes);
 }
 
+/* A read of nothing asks nothing, of whatever socket; and of too many parts is refused. */
+static bool asks_nothing(const struct iovec *iov, int count)
+{
+	if (count < 0 || count > IOV_MAX)
+		return true;
+	for (int i = 0; i < count; i++) {
+		if (iov[i].iov_len)
+			return false;
+	}
+	return true;
+}
+
 ZC_EXPORT ssize_t readv(int fd, const struct iovec *iov, int count)
 {
 	struct conn *conn = table_conn(fd);
 	bool ringed;
 
+	if (__builtin_expect(conn && asks_nothing(iov, count), 0))
+		return real.readv(fd, iov, count);
 	return RECEIVED(conn, fd, iov, count, 0, settle_iov(iov, (size_t)count), real.readv(fd, iov, count), &ringed);
 }
 
@@ -367,6 +383,8 @@ ZC_EXPORT ssize_t preadv2(int fd, const struct iovec *iov, int count, off_t offs
 
 	if (kernel_refuses(conn, offset, flags))
 		return refuse(fd, iov, count, offset, flags);
+	if (__builtin_expect(conn && asks_nothing(iov, count), 0))
+		return real.preadv2(fd, iov, count, offset, flags);
 	return RECEIVED(conn, fd, iov, count, waits, settle_iov(iov, (size_t)count),
 			real.preadv2(fd, iov, count, offset, flags), &ringed);
 }

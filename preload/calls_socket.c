@@ -171,6 +171,12 @@ ZC_EXPORT int getsockopt(int fd, int level, int name, void *value, socklen_t *by
 	int rc, error;
 
 	sg_before_wait();
+	/* It maps what is in the stream, and that may be doorbells: as on a kernel that does not have it. */
+	if (__builtin_expect(level == IPPROTO_TCP && name == TCP_ZEROCOPY_RECEIVE, 0) && conn &&
+	    engine_is_there(conn)) {
+		errno = ENOPROTOOPT;
+		return -1;
+	}
 	rc = real.getsockopt(fd, level, name, value, bytes);
 	if (rc || !conn || *bytes < sizeof(int))
 		return rc;

@@ -10,6 +10,7 @@
 #include "common/clock.h"
 #include "common/sys.h"
 #include "preload/engine.h"
+#include "preload/guest.h"
 #include "preload/real.h"
 #include "preload/send.h"
 #include "preload/trim.h"
@@ -479,6 +480,22 @@ static int select_again(int count, fd_set *in, fd_set *out, fd_set *except, cons
 	}
 }
 
+/*
+ * What the kernel makes of a count: it looks at no more than its table has room for, and programs count on that who pass getdtablesize() with a
+ * set of FD_SETSIZE. The library's own numbers make that table larger.
+ */
+static int select_count(int count)
+{
+	int room = FD_SETSIZE, highest;
+
+	if (__builtin_expect(count <= FD_SETSIZE, 1) || guest_sandboxed())
+		return count;
+	highest = table_highest_of_program();
+	while (room <= highest)
+		room *= 2;
+	return count < room ? count : room;
+}
+
 static bool select_may_meet(int count)
 {
 	return count > 0 && count <= (int)TABLE_DESCRIPTORS && (notices_possible() || engine_possible());
@@ -487,6 +504,7 @@ static bool select_may_meet(int count)
 ZC_EXPORT int pselect(int count, fd_set *in, fd_set *out, fd_set *except, const struct timespec *timeout,
 		      const sigset_t *mask)
 {
+	count = select_count(count);
 	select_looks(count, in, out, except);
 	if (!select_may_meet(count) || (timeout && !watch_time_is_valid(timeout)))
 		return real.pselect(count, in, out, except, timeout, mask);
@@ -499,6 +517,7 @@ ZC_EXPORT int select(int count, fd_set *in, fd_set *out, fd_set *except, struct 
 	uint64_t until;
 	int ready;
 
+	count = select_count(count);
 	select_looks(count, in, out, except);
 	if (!select_may_meet(count) || (timeout && (timeout->tv_sec < 0 || timeout->tv_usec < 0)))
 		return real.select(count, in, out, except, timeout);

@@ -343,9 +343,13 @@ static ssize_t run(struct receive *receive, int first)
 			return receive->pipe_error == -EAGAIN ? ENGINE_PIPE_FULL : receive->pipe_error;
 		if (rc == TOOK_END)
 			return receive->done ? (ssize_t)receive->done : engine_end_of(receive->engine, 0);
-		if (rc == TOOK_NOTHING)
+		if (rc == TOOK_NOTHING) {
 			rc = engine_wait_for_more(receive);
-		else if (rc == TOOK_LOOK_AGAIN)
+			/* The number may be another's by now, whose bytes these would be. */
+			if (rc > 0 && table_conn(receive->fd) != receive->conn)
+				rc = -EBADF;
+		}
+		if (rc == TOOK_LOOK_AGAIN)
 			rc = 1;
 		if (rc <= 0)
 			return receive->done ? (ssize_t)receive->done : rc;
@@ -392,10 +396,15 @@ ssize_t engine_recv(struct conn *conn, int fd, const struct iovec *iov, int coun
 	size_t bytes;
 	int rc;
 
-	if (!engine || count < 0 || count > IOV_MAX || !begins(conn, engine, fd))
+	if (!engine || count < 0 || count > IOV_MAX)
 		return ENGINE_BY_KERNEL;
-	for (int i = 0; i < count; i++)
+	for (int i = 0; i < count; i++) {
+		if (iov[i].iov_len > SSIZE_MAX - receive.left)
+			return -EINVAL; /* as the kernel has it */
 		receive.left += iov[i].iov_len;
+	}
+	if (!begins(conn, engine, fd))
+		return ENGINE_BY_KERNEL;
 	receive.later = settings.recv_async && !far_is(engine) && engine_may_be_later(conn, receive.left, flags);
 	if (later_active())
 		engine_clean_lost(iov, count);

@@ -238,8 +238,11 @@ ssize_t engine_wait_for_more(struct receive *receive)
 	/* Whatever was put in the ring before the end, or the error, comes before it; or can't come any more. */
 	if (lane_is_stuck(&engine->channel.in))
 		return -ECONNRESET;
-	if (lane_is_empty(&engine->channel.in))
+	if (lane_is_empty(&engine->channel.in)) {
+		if (!rc)
+			engine->kernel_asked = 0; /* the next call is told so, too */
 		return engine_end_of(engine, rc);
+	}
 	engine->ended = !rc;
 	engine->error = (int)-rc;
 	return 1;

@@ -277,6 +277,8 @@ static ssize_t send_rest(struct conn *conn, int fd, const struct iovec *iov, int
 {
 	__attribute__((cleanup(engine_raw_ends))) struct engine_raw raw = engine_raw_begins(conn, fd, flags);
 
+	if (!raw.error && table_conn(fd) != conn)
+		raw.error = -EBADF; /* while it waited, the number has become another's */
 	raw.asked = bytes - done;
 	raw.done = raw.error ? raw.error : send_behind(fd, iov, count, done, flags);
 	if (raw.done < 0)

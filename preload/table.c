@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
 #include "preload/table.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stddef.h>
 #include <sys/mman.h>
@@ -78,6 +80,31 @@ void table_own_close(int fd)
 		return;
 	table_own_drop(fd);
 	sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
+}
+
+int table_highest_of_program(void)
+{
+	char entries[4096];
+	long dir = sys_call(SYS_openat, AT_FDCWD, (long)"/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0, 0, 0);
+	int highest = -1;
+	long got;
+
+	if (dir < 0)
+		return -1;
+	while ((got = sys_call(SYS_getdents64, dir, (long)entries, sizeof(entries), 0, 0, 0)) > 0) {
+		for (long at = 0; at < got;) {
+			const struct dirent64 *entry = (const struct dirent64 *)(entries + at);
+			int fd = 0;
+
+			for (const char *c = entry->d_name; *c; c++)
+				fd = *c < '0' || *c > '9' ? -1 : 10 * fd + (*c - '0');
+			if (fd > highest && fd != dir && !table_is_own(fd))
+				highest = fd;
+			at += entry->d_reclen;
+		}
+	}
+	sys_call(SYS_close, dir, 0, 0, 0, 0, 0);
+	return highest;
 }
 
 int table_own_next(int from)

@@ -71,6 +71,9 @@ void table_own_drop(int fd);
 /* The same, and closes it. Nothing for -1. */
 void table_own_close(int fd);
 
+/* Returns the highest descriptor that is open and none of the library's, or -1. */
+int table_highest_of_program(void);
+
 /* Returns the lowest own descriptor at or above `from`, or -1. */
 int table_own_next(int from);
 

@@ -351,3 +351,41 @@ void descriptor_closed_under(struct end *end, long how)
 	CALL(read(end->fd, &(char){ 0 }, 1));
 	tell(end, "over");
 }
+
+static void *receive_in_thread(void *argument)
+{
+	struct waiting *waiting = argument;
+	char room[16];
+
+	waiting->thread = (int)syscall(SYS_gettid);
+	recv(waiting->fd, room, sizeof(room), 0);
+	return NULL;
+}
+
+/* A receive that has begun is the old socket's: what the number means by then keeps its bytes. */
+void descriptor_taken_under(struct end *end, long unused)
+{
+	struct waiting waiting = { 0 };
+	pthread_t thread;
+	char room[16];
+	int pair[2];
+
+	meet(end);
+	get_going(end);
+	if (end->server) {
+		await(end, "taken");
+		CALL(send(end->fd, "hello", 5, MSG_NOSIGNAL));
+		await(end, "over");
+		return;
+	}
+	MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+	EXPECT(write(pair[1], "SECRET", 6) == 6);
+	waiting.fd = end->fd;
+	MUST(pthread_create(&thread, NULL, receive_in_thread, &waiting));
+	await_blocked(&waiting);
+	EXPECT(dup2(pair[0], end->fd) == end->fd);
+	tell(end, "taken");
+	MUST(pthread_join(thread, NULL));
+	CALL(recv(end->fd, room, sizeof(room), MSG_DONTWAIT));
+	tell(end, "over");
+}
