@@ -222,6 +222,7 @@ ZC_EXPORT int ioctl(int fd, unsigned long request, ...)
 	struct conn *conn = table_conn(fd);
 	va_list list;
 	void *argument;
+	int rc;
 
 	va_start(list, request);
 	argument = va_arg(list, void *);
@@ -234,5 +235,16 @@ ZC_EXPORT int ioctl(int fd, unsigned long request, ...)
 		raises_signals(conn, fd);
 	if (conn && request == FIONREAD && engine_unread(conn, fd, argument))
 		return 0;
-	return real.ioctl(fd, request, argument);
+	rc = real.ioctl(fd, request, argument);
+	if (!rc && conn && request == SIOCATMARK && *(int *)argument && engine_is_before_raw(conn, fd))
+		*(int *)argument = 0;
+	return rc;
+}
+
+/* Libc's makes its own system call. */
+ZC_EXPORT int sockatmark(int fd)
+{
+	int at;
+
+	return ioctl(fd, SIOCATMARK, &at) < 0 ? -1 : at;
 }

@@ -358,6 +358,9 @@ bool engine_has_bytes(struct conn *conn, int fd);
 /* FIONREAD: puts the bytes that the program has not received yet. Returns false if the kernel knows better. */
 bool engine_unread(struct conn *conn, int fd, int *out);
 
+/* Whether the ring has bytes that come before what is in the stream. */
+bool engine_is_before_raw(struct conn *conn, int fd);
+
 /* The kernel has told that the connection is readable: is it? */
 enum engine_ready engine_look(struct conn *conn, int fd);
 

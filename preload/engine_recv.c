@@ -5,6 +5,7 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <linux/sockios.h>
 #include <limits.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -134,6 +135,14 @@ static void learn_from_look(struct receive *receive, long got)
 		receive->engine->dry_looks = 0;
 }
 
+/* Where urgent data is a receive stops, unless it begins there: the kernel does not know that this one has begun. */
+static bool stops_at_mark(const struct receive *receive)
+{
+	int at = 0;
+
+	return receive->done && sys_call(SYS_ioctl, receive->fd, SIOCATMARK, (long)&at, 0, 0, 0) >= 0 && at;
+}
+
 static int take_raw(struct receive *receive, const struct iovec *iov, int count, size_t *bytes)
 {
 	struct lane *in = &receive->engine->channel.in;
@@ -142,6 +151,8 @@ static int take_raw(struct receive *receive, const struct iovec *iov, int count,
 
 	if (lane_bells_due(in) || far_is_control(receive->engine))
 		return TOOK_NOTHING; /* they have not come yet */
+	if (stops_at_mark(receive))
+		return TOOK_END;
 	if (waits_first(receive))
 		return TOOK_NOTHING;
 	max = lane_raw_begins(in);

@@ -229,6 +229,18 @@ static int data_of(struct engine *engine, int fd, int raw)
 	return due < (uint64_t)raw ? raw - (int)due : 0;
 }
 
+bool engine_is_before_raw(struct conn *conn, int fd)
+{
+	struct engine *engine = engine_enter(conn, fd);
+	bool is;
+
+	if (!engine)
+		return false;
+	is = engine_met(engine) && lane_unread(&engine->channel.in) > 0;
+	engine_leave(conn);
+	return is;
+}
+
 bool engine_unread(struct conn *conn, int fd, int *out)
 {
 	struct engine *engine = engine_enter(conn, fd);

@@ -339,11 +339,10 @@ static void send_urgent(struct end *end)
 	await(end, "done");
 }
 
-void flags_oob(struct end *end, long waiter)
+static void pass_urgent(struct end *end, long waiter)
 {
 	int mark = -1;
 
-	meet(end);
 	if (!end->server) {
 		send_urgent(end);
 		return;
@@ -352,6 +351,7 @@ void flags_oob(struct end *end, long waiter)
 	await_bytes(end->fd, 3);
 	CALL(ioctl(end->fd, SIOCATMARK, &mark));
 	note("at mark: %d", mark);
+	CALL(sockatmark(end->fd));
 	note_recv(end->fd, 100, 0);
 	CALL(ioctl(end->fd, SIOCATMARK, &mark));
 	note("at mark: %d", mark);
@@ -360,6 +360,20 @@ void flags_oob(struct end *end, long waiter)
 	note_recv(end->fd, 3, MSG_WAITALL);
 	note_recv(end->fd, 10, MSG_OOB);
 	tell(end, "done");
+}
+
+void flags_oob(struct end *end, long waiter)
+{
+	meet(end);
+	pass_urgent(end, waiter);
+}
+
+/* What comes before it may be in a ring, and it can't. */
+void flags_oob_going(struct end *end, long waiter)
+{
+	meet(end);
+	get_going(end);
+	pass_urgent(end, waiter);
 }
 
 void flags_oob_inline(struct end *end, long unused)
