@@ -329,6 +329,10 @@ static int prepare(struct bench *bench)
 		return rc;
 	if (settings_load(refused))
 		return settings_refused;
+	/* They come before ZC_PATH: a row would not be its path's. */
+	if (settings.rules)
+		return command_usage(
+			"compare", "ZC_RULES is set, and rules choose paths by themselves: unset it for a comparison");
 	if (needs_library(options) && library_find(bench->library, sizeof(bench->library)) < 0)
 		return command_failed("compare", "%s", bench->library);
 	if (options->isolate && (rc = isolate()))

@@ -141,8 +141,8 @@ static void explain(FILE *out, const struct path_result *result)
 	if (!sum->processes) {
 		fputs(result->failures == result->runs ?
 			      "No statistics: no run came to an end." :
-			      "libzc.so saw no TCP connection: the programs are out of its reach (zc run says why), "
-			      "so these figures are those of plain TCP.",
+			      "libzc.so saw no TCP connection: there was none, or the programs are out of its reach "
+			      "(zc run says why), so these figures are those of plain TCP.",
 		      out);
 		return;
 	}

@@ -255,8 +255,9 @@ void doctor_ptrace_scope(struct finding *out)
 	finding_is(out, scope > 0 && !has_capability(CAP_SYS_PTRACE) ? HEALTH_LIMITED : HEALTH_OK,
 		   "ptrace_scope %d: %s", scope, scope >= 0 && scope <= 3 ? scopes[scope] : "unknown");
 	if (out->health == HEALTH_LIMITED)
-		finding_means(out,
-			      "a process can't read another one's memory: no matter for `zc stat` or any path of now");
+		finding_means(
+			out,
+			"a process can't read another one's memory: zsdp and azsdp go by the ring (get_refused in zc stat)");
 }
 
 void doctor_thp(struct finding *out)

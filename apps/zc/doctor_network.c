@@ -105,7 +105,8 @@ void doctor_so_zerocopy(struct finding *out)
 		close(fds[1]);
 	}
 	if (rc < 0) {
-		finding_is(out, HEALTH_MISSING, "%s: %s", step, strerror(-rc));
+		finding_is(out, HEALTH_MISSING, "%s: %s%s", step, strerror(-rc),
+			   rc == -ENOBUFS ? ": see the row memlock limit" : "");
 		finding_means(out, "nothing is sent by zerocopy");
 	} else {
 		finding_is(out, HEALTH_OK, "works; over loopback the kernel %s",
