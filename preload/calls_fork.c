@@ -42,6 +42,7 @@ pid_t fork_ends(pid_t child)
 	later_after_fork(child == 0);
 	if (child == 0) {
 		signals_after_fork();
+		threads_after_fork();
 		flusher_after_fork();
 	}
 	conn_after_fork(child);
@@ -97,6 +98,7 @@ void fork_was_unseen(void)
 	conn_each(settle_unseen);
 	later_after_fork(true);
 	signals_after_fork();
+	threads_after_fork();
 	flusher_after_fork();
 	conn_after_unseen_fork();
 	table_own_refresh();

@@ -23,6 +23,9 @@ pid_t fork_ends(pid_t child);
 /* In the child of a fork that was not seen (unseen.h). */
 void fork_was_unseen(void);
 
+/* In a child: what it takes to create threads (calls_thread.c). */
+void threads_after_fork(void);
+
 /* Whether a system call makes a child with a copy of all memory, which goes on where the parent does. */
 bool fork_by_syscall(long number, const long *arguments);
 

@@ -26,6 +26,7 @@
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <termios.h>
+#include <threads.h>
 
 #undef fread_unlocked /* stdio.h may make a macro of it */
 

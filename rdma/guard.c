@@ -94,6 +94,7 @@ static void become_child(void)
 	if (kind)
 		kind->child();
 	books_forget();
+	guard_stacks_child();
 	atomic_store(&guard_forks, 0);
 }
 
@@ -277,6 +278,8 @@ static int protect_locked(struct guard_record *record)
 
 	if (kind == &guard_backend_off)
 		return 0;
+	if (guard_stacks_touch(record->start, record->end, true))
+		return -EINVAL;
 	/* Each guarded range splits mappings, and the program needs its own share of them. */
 	if (atomic_load(&guard_records) >= memory_mappings_max() / 8)
 		return -ENOMEM;

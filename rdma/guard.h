@@ -11,7 +11,8 @@
  * guard_settle() first).
  *
  * Only present pages of private anonymous memory are guarded; for all others guard_protect() says -EINVAL. So it does for
- * stacks under mprotect: the kernel can't deliver a signal on a stack that it may not write to.
+ * the stacks of other threads, whose pages libc drops when they end, and under mprotect for all stacks: the kernel can't
+ * deliver a signal on a stack that it may not write to.
  * Records may overlap: a page is free again when no record covers it.
  *
  * Threads: all functions may be called by any thread; none may be called while writing to guarded memory. Signals are
@@ -105,6 +106,14 @@ bool guard_holds(const void *start, size_t bytes);
 
 /* As guard_settle() for the pages of all records of one owner, whose reader keeps the old ones; then ends the records. */
 void guard_settle_owner(void *owner);
+
+/*
+ * A thread that begins: [low, high) is its stack, or more than that. Called by the thread itself, before the program runs on
+ * it; when the thread ends, nothing is to be told. The second: there is a thread that could not tell; nothing is guarded from
+ * now on.
+ */
+void guard_stack_begins(uintptr_t low, uintptr_t high);
+void guard_stacks_unknown(void);
 
 /*
  * fork: the first settles everything, and until the second nothing is guarded anew, so that the child sees no half-done

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Inside the guard. guard.c keeps the lock and the records, guard_fault.c does what a fault asks for; guard_cover.c knows
- * which pages are covered by which record; guard_memory.c asks the kernel what lies at an address and replaces pages;
+ * which pages are covered by which record; guard_stacks.c which memory is a thread's stack; guard_memory.c asks the kernel what lies at an address and replaces pages;
  * guard_uffd.c and guard_mprotect.c are the two ways of protecting, behind struct guard_backend; guard_off.c is none.
  *
  * Books and kernel may disagree: a program can unmap, drop or replace guarded memory where nobody sees it (free() of a large
@@ -155,6 +155,13 @@ void cover_each(uintptr_t start, uintptr_t end, void (*visit)(struct guard_cover
 int cover_cut(struct guard_cover *cover, uintptr_t start, uintptr_t end, uintptr_t *lost_end);
 /* Books that the program moved [from, from + bytes) to `to`. */
 void cover_move(uintptr_t from, uintptr_t to, size_t bytes);
+
+/* guard_stacks.c ------------------------------------------------------------------------------------------------------- */
+
+/* Returns whether [start, end) touches the stack of a thread that has not ended; `but_own`: of another one than this thread. */
+bool guard_stacks_touch(uintptr_t start, uintptr_t end, bool but_own);
+/* In a child: it has one thread. */
+void guard_stacks_child(void);
 
 /* guard_memory.c ------------------------------------------------------------------------------------------------------- */
 

@@ -4,8 +4,9 @@
  * no other thread can see half-done; the kernel or device that holds the old pages keeps them.
  *
  * Only memory that is exactly PROT_READ|PROT_WRITE is guarded, so what has to be restored is known, and a mapping that is not
- * exactly PROT_READ any more is not ours any more. Stacks are refused as far as they can be told: the kernel can't deliver
- * a signal on a stack that it may not write to. (A thread that lends its stack to another one's send can't be told.)
+ * exactly PROT_READ any more is not ours any more. Stacks are refused: the kernel can't deliver a signal on a stack that it
+ * may not write to. The threads of pthread_create() and thrd_create() have told of theirs (guard_stacks.c); the first thread's
+ * and the one that this runs on are known by their mappings.
  *
  * Replaced pages are mappings of their own for as long as the program keeps the memory, so there is a budget for them.
  */
@@ -166,6 +167,8 @@ static int check_range(uintptr_t start, uintptr_t end)
 {
 	struct guard_mapping mapping;
 
+	if (guard_stacks_touch(start, end, false))
+		return -EINVAL;
 	while (start < end) {
 		uintptr_t until;
 
@@ -258,6 +261,8 @@ static int mprotect_renew(uintptr_t start, uintptr_t end)
 	uintptr_t at;
 	int rc;
 
+	if (guard_stacks_touch(start, end, false))
+		return -EINVAL;
 	for (at = start; at < end; at = mapping.end)
 		if (memory_mapping(at, &mapping) || mapping.start > at || !mapping.plain || is_stack(&mapping) ||
 		    mapping.protection != (PROT_READ | PROT_WRITE))

@@ -8,6 +8,7 @@
 #include <linux/seccomp.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +19,7 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <threads.h>
 #include <unistd.h>
 
 #include "common/sys.h"
@@ -105,6 +107,97 @@ static void prepare_heap(struct target *target)
 	mallopt(M_MMAP_THRESHOLD, 32 << 20); /* a sanitizer's allocator has no such thing */
 	target->buffer = malloc(target->bytes);
 	must(target->buffer);
+}
+
+/* Threads' stacks ------------------------------------------------------------------------------------------------------ */
+
+/* A thread that lends a buffer on its stack, and waits until it has been sent. */
+static struct {
+	pthread_t thread;
+	sem_t lent, sent, used;
+	struct target *target;
+} lender;
+
+static __attribute__((noinline)) void lend(void)
+{
+	unsigned char buffer[BYTES];
+
+	lender.target->buffer = buffer;
+	__asm__ volatile("" : : "r"(buffer) : "memory");
+	must(!sem_post(&lender.lent));
+	must(!sem_wait(&lender.sent));
+}
+
+/* Goes down through where the buffer was, in small steps: the kernel puts a signal's frame at the lower end of the last one. */
+static __attribute__((noinline)) unsigned char use_stack(size_t bytes)
+{
+	volatile unsigned char step[1024];
+
+	for (size_t i = 0; i < sizeof(step); i++)
+		step[i] = pattern(i, SEED_AFTER);
+	return bytes > sizeof(step) ? (unsigned char)(use_stack(bytes - sizeof(step)) + step[1]) : step[0];
+}
+
+static void *lend_and_end(void *arg)
+{
+	lend();
+	return NULL;
+}
+
+static int lend_and_use(void *arg)
+{
+	lend();
+	use_stack(BYTES);
+	must(!sem_post(&lender.used));
+	for (;;)
+		pause();
+}
+
+static void *lend_and_go_on(void *arg)
+{
+	lend_and_use(arg);
+	return NULL;
+}
+
+static void begin_lending(struct target *target)
+{
+	lender.target = target;
+	must(!sem_init(&lender.lent, 0, 0) && !sem_init(&lender.sent, 0, 0) && !sem_init(&lender.used, 0, 0));
+}
+
+static void prepare_ending_stack(struct target *target)
+{
+	begin_lending(target);
+	must(!pthread_create(&lender.thread, NULL, lend_and_end, NULL));
+	must(!sem_wait(&lender.lent));
+}
+
+static void prepare_stack(struct target *target)
+{
+	begin_lending(target);
+	must(!pthread_create(&lender.thread, NULL, lend_and_go_on, NULL));
+	must(!sem_wait(&lender.lent));
+}
+
+static void prepare_c11_stack(struct target *target)
+{
+	thrd_t thread;
+
+	begin_lending(target);
+	must(thrd_create(&thread, lend_and_use, NULL) == thrd_success);
+	must(!sem_wait(&lender.lent));
+}
+
+static void end_thread(struct target *target)
+{
+	must(!sem_post(&lender.sent));
+	must(!pthread_join(lender.thread, NULL));
+}
+
+static void let_go_on(struct target *target)
+{
+	must(!sem_post(&lender.sent));
+	must(!sem_wait(&lender.used));
 }
 
 /* Aliases -------------------------------------------------------------------------------------------------------------- */
@@ -455,6 +548,9 @@ const struct way ways[] = {
 	{ "alias-file", prepare_alias, alias_file, SEEN, true, WHOLE },
 	{ "alias-child", prepare_shared, fork_child_writes, SEEN, true, WHOLE },
 	{ "private-file", prepare_private_file, fill_after, SEEN, true, WHOLE },
+	{ "thread-stack-that-ends", prepare_ending_stack, end_thread, UNSEEN, true, WHOLE },
+	{ "thread-stack-in-use", prepare_stack, let_go_on, SEEN, true, WHOLE },
+	{ "c11-thread-stack-in-use", prepare_c11_stack, let_go_on, SEEN, true, WHOLE },
 	{ "proc-self-mem", NULL, proc_mem, SEEN, false, WHOLE },
 	{ "process-vm-writev", NULL, process_vm_self, SEEN, false, WHOLE },
 	{ "process-vm-writev-from-outside", NULL, process_vm_child, UNSEEN, false, WHOLE },
