@@ -165,10 +165,18 @@ ZC_EXPORT int shutdown(int fd, int how)
 	return real.shutdown(fd, later ? SHUT_RD : how);
 }
 
+/* Sends in parts cork the connection meanwhile (zerocopy.c): the program neither sees that nor loses a cork of its own by it. */
+static bool cork_begins(struct conn *conn, int fd, int level, int name, struct lock_hold *hold)
+{
+	return conn && level == IPPROTO_TCP && name == TCP_CORK && conn_enter(conn, fd, hold);
+}
+
 ZC_EXPORT int getsockopt(int fd, int level, int name, void *value, socklen_t *bytes)
 {
 	struct conn *conn = table_conn(fd);
+	struct lock_hold hold;
 	int rc, error;
+	bool entered;
 
 	sg_before_wait();
 	/* It maps what is in the stream, and that may be doorbells: as on a kernel that does not have it. */
@@ -177,7 +185,10 @@ ZC_EXPORT int getsockopt(int fd, int level, int name, void *value, socklen_t *by
 		errno = ENOPROTOOPT;
 		return -1;
 	}
+	entered = cork_begins(conn, fd, level, name, &hold);
 	rc = real.getsockopt(fd, level, name, value, bytes);
+	if (entered)
+		conn_leave(conn, &hold);
 	if (rc || !conn || *bytes < sizeof(int))
 		return rc;
 	if (level == IPPROTO_TCP && engine_is_there(conn))
@@ -234,6 +245,8 @@ ZC_EXPORT int setsockopt(int fd, int level, int name, const void *value, socklen
 {
 	enum stat_reason why = leaves_us(level, name, value, bytes);
 	struct conn *conn = table_conn(fd);
+	struct lock_hold hold;
+	bool entered;
 	int rc, now;
 
 	sg_before_wait();
@@ -256,7 +269,10 @@ ZC_EXPORT int setsockopt(int fd, int level, int name, const void *value, socklen
 		   read_int(value, bytes, &now) && engine_sets_option(conn, fd, name, now)) {
 		return 0;
 	}
+	entered = cork_begins(conn, fd, level, name, &hold);
 	rc = real.setsockopt(fd, level, name, value, bytes);
+	if (entered)
+		conn_leave(conn, &hold);
 	if (conn && level == SOL_SOCKET)
 		atomic_store_explicit(&conn->recv_ends, 0, memory_order_relaxed);
 	if (!rc && level == SOL_SOCKET && name == SO_PEEK_OFF)

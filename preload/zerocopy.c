@@ -4,6 +4,8 @@
 #include "preload/zerocopy.h"
 
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -211,13 +213,24 @@ static void keep(struct conn *conn, struct guard_record *record, size_t bytes)
 	}
 }
 
+/*
+ * Bytes of whole pages that go at one time. The kernel joins no two large ones in a segment: the last is never a little, which
+ * would be a small segment behind a small one, and wait for its acknowledgement.
+ */
+static size_t chunk_of(size_t pages)
+{
+	if (pages <= CHUNK)
+		return pages;
+	return pages < 2 * CHUNK ? pages / 2 & ~(PAGE - 1) : CHUNK;
+}
+
 /* Guards and sends whole pages at the cursor. Returns bytes taken or -errno. */
 static long push_pages(struct conn *conn, int fd, const struct cursor *at, int flags)
 {
 	struct zerocopy *zc = &conn->zerocopy;
 	uintptr_t start = (uintptr_t)at->iov->iov_base + at->offset;
 	size_t pages = ((uintptr_t)at->iov->iov_base + at->iov->iov_len - start) & ~(PAGE - 1);
-	struct iovec chunk = { (void *)start, pages < CHUNK ? pages : CHUNK };
+	struct iovec chunk = { (void *)start, chunk_of(pages) };
 	struct guard_record *record = NULL;
 	int more = chunk.iov_len < at->left ? flags | MSG_MORE : flags;
 	long taken;
@@ -255,13 +268,43 @@ static long push_pages(struct conn *conn, int fd, const struct cursor *at, int f
 	return taken;
 }
 
-/* Hands over as much as the kernel takes without waiting. Under the lock. Returns 0, or -errno (-EAGAIN: buffer full). */
-static long push(struct conn *conn, int fd, struct cursor *at, int flags)
+/* Whether what is left goes by one call. */
+static bool is_one_part(const struct cursor *at)
 {
-	if (zerocopy_used(conn))
-		zerocopy_harvest(conn);
-	if (sg_flush(conn) < 0)
-		return -EAGAIN;
+	bool pages;
+	size_t copied = bytes_to_copy(at->iov, at->offset, &pages);
+	size_t whole = (at->iov->iov_len - at->offset) & ~(PAGE - 1);
+
+	return copied == at->left || (!copied && whole == at->left && whole <= CHUNK);
+}
+
+static void set_cork(int fd, int on)
+{
+	sys_call(SYS_setsockopt, fd, IPPROTO_TCP, TCP_CORK, (long)&on, sizeof(on), 0);
+}
+
+/*
+ * A send in parts has to be one run of segments, as the program's own call would be: a small one in the middle makes Nagle's
+ * algorithm hold the end back until the peer acknowledges, 40 ms. MSG_MORE alone does not see to it: whatever acknowledgement
+ * comes between two calls sends what the first has left. TCP_CORK does, and taking it away sends the end as a plain send
+ * would. Not with a cork of the program's, and not if it has more to say, which taking ours away would not wait for. Under the
+ * lock, for which the program's own TCP_CORK waits. Returns whether it is to be taken away.
+ */
+static bool cork(int fd, const struct cursor *at, int flags)
+{
+	int corked = 0;
+	socklen_t bytes = sizeof(corked);
+
+	if (flags & MSG_MORE || is_one_part(at))
+		return false;
+	if (sys_call(SYS_getsockopt, fd, IPPROTO_TCP, TCP_CORK, (long)&corked, (long)&bytes, 0) < 0 || corked)
+		return false;
+	set_cork(fd, 1);
+	return true;
+}
+
+static long push_parts(struct conn *conn, int fd, struct cursor *at, int flags)
+{
 	while (at->left) {
 		long taken = push_copy(conn, fd, at, flags);
 
@@ -272,6 +315,23 @@ static long push(struct conn *conn, int fd, struct cursor *at, int flags)
 		advance(at, (size_t)taken);
 	}
 	return 0;
+}
+
+/* Hands over as much as the kernel takes without waiting. Under the lock. Returns 0, or -errno (-EAGAIN: buffer full). */
+static long push(struct conn *conn, int fd, struct cursor *at, int flags)
+{
+	bool corked;
+	long rc;
+
+	if (zerocopy_used(conn))
+		zerocopy_harvest(conn);
+	if (sg_flush(conn) < 0)
+		return -EAGAIN;
+	corked = cork(fd, at, flags);
+	rc = push_parts(conn, fd, at, flags);
+	if (corked)
+		set_cork(fd, 0); /* also in front of a full buffer: what is taken must not stay behind */
+	return rc;
 }
 
 /*
