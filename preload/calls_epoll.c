@@ -547,8 +547,10 @@ static int wait_for_rings(struct wait *wait)
 
 ZC_EXPORT int epoll_pwait(int set, struct epoll_event *events, int count, int timeout, const sigset_t *mask)
 {
-	struct wait wait = { .set = set, .events = events, .count = count, .mask = mask };
+	struct wait wait = { .set = set, .events = events, .count = count };
+	sigset_t given;
 
+	mask = wait.mask = signals_given(SIG_SETMASK, mask, &given);
 	sg_before_wait();
 	if (__builtin_expect(!events_possible(), 1))
 		return real.epoll_pwait(set, events, count, timeout, mask);
@@ -567,8 +569,10 @@ ZC_EXPORT int epoll_wait(int set, struct epoll_event *events, int count, int tim
 ZC_EXPORT int epoll_pwait2(int set, struct epoll_event *events, int count, const struct timespec *timeout,
 			   const sigset_t *mask)
 {
-	struct wait wait = { .set = set, .events = events, .count = count, .mask = mask, .fine = true };
+	struct wait wait = { .set = set, .events = events, .count = count, .fine = true };
+	sigset_t given;
 
+	mask = wait.mask = signals_given(SIG_SETMASK, mask, &given);
 	sg_before_wait();
 	if (!events_possible() || (timeout && !watch_time_is_valid(timeout)))
 		return real.epoll_pwait2(set, events, count, timeout, mask);

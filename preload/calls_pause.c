@@ -9,6 +9,7 @@
 
 #include "preload/real.h"
 #include "preload/sg.h"
+#include "preload/signals.h"
 
 #define PAUSE(ret, name, params, args)                                                                                 \
 	ZC_EXPORT ret name params                                                                                      \
@@ -23,7 +24,7 @@ PAUSE(int, clock_nanosleep, (clockid_t clock, int flags, const struct timespec *
 PAUSE(int, usleep, (useconds_t us), (us))
 PAUSE(unsigned int, sleep, (unsigned int seconds), (seconds))
 PAUSE(int, pause, (void), ())
-PAUSE(int, sigsuspend, (const sigset_t *mask), (mask))
+PAUSE(int, sigsuspend, (const sigset_t *mask), (signals_given(SIG_SETMASK, mask, &(sigset_t){ 0 })))
 PAUSE(int, sigwait, (const sigset_t *set, int *signal), (set, signal))
 PAUSE(int, sigwaitinfo, (const sigset_t *set, siginfo_t *info), (set, info))
 PAUSE(int, sigtimedwait, (const sigset_t *set, siginfo_t *info, const struct timespec *timeout), (set, info, timeout))

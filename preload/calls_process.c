@@ -25,6 +25,7 @@
 #include "preload/raw.h"
 #include "preload/real.h"
 #include "preload/sg.h"
+#include "preload/signals.h"
 
 /* Returns twice on one stack: nothing may lie on it. */
 #if defined(__x86_64__)
@@ -53,10 +54,13 @@ static void leaving(void)
 		const struct target_name name_ = { dir, path, search };                                                \
 		struct exec exec_;                                                                                     \
 		char *const *environment_;                                                                             \
+		bool blocked_;                                                                                         \
 		int rc_;                                                                                               \
 		leaving();                                                                                             \
 		environment_ = exec_begins(&exec_, &name_, envp);                                                      \
+		blocked_ = signals_before_exec();                                                                      \
 		rc_ = (call);                                                                                          \
+		signals_exec_failed(blocked_);                                                                         \
 		exec_failed(&exec_);                                                                                   \
 		rc_;                                                                                                   \
 	})

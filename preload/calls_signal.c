@@ -7,7 +7,7 @@
  *
  * The mprotect guard needs SIGSEGV; the program may have a handler too. From the moment that the guard installs its
  * own, what the program installs, and asks for, is kept here, and gets every fault that is not the guard's, with the mask and
- * flags that it was installed with.
+ * flags that it was installed with. And it is never blocked: signals.h.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -41,12 +41,32 @@ static void default_action(int signal)
 	sys_call(SYS_rt_sigprocmask, SIG_UNBLOCK, (long)&one, 0, 8, 0, 0);
 }
 
-static void pass_on(int signal, siginfo_t *info, void *context)
+/* Sends the signal again, to this thread and as it came, where it is blocked now and after the return from the handler. */
+static bool send_blocked(int signal, siginfo_t *info, ucontext_t *context)
+{
+	uint64_t one = 1ull << (signal - 1);
+	long pid = sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
+	long thread = sys_call(SYS_gettid, 0, 0, 0, 0, 0, 0);
+
+	sys_call(SYS_rt_sigprocmask, SIG_BLOCK, (long)&one, 0, sizeof(one), 0, 0);
+	if (sys_call(SYS_rt_tgsigqueueinfo, pid, thread, signal, (long)info, 0, 0) < 0)
+		return false;
+	sigaddset(&context->uc_sigmask, signal);
+	return true;
+}
+
+static void pass_on(int signal, siginfo_t *info, ucontext_t *context)
 {
 	struct sigaction action;
 	struct lock_hold hold;
 	sigset_t before;
 
+	if (signals_faults_blocked(&context->uc_sigmask)) {
+		/* As the kernel does: what was sent by kill waits, and nothing else can. */
+		if (info->si_code > 0 || !send_blocked(signal, info, context))
+			default_action(signal);
+		return;
+	}
 	if (lock_take(&theirs_lock, &hold)) {
 		action = theirs;
 		if (action.sa_flags & (int)SA_RESETHAND)
@@ -63,12 +83,12 @@ static void pass_on(int signal, siginfo_t *info, void *context)
 		return;
 	if (!(action.sa_flags & SA_NODEFER))
 		sigaddset(&action.sa_mask, signal);
-	pthread_sigmask(SIG_BLOCK, &action.sa_mask, &before);
+	sigprocmask(SIG_BLOCK, &action.sa_mask, &before);
 	if (action.sa_flags & SA_SIGINFO)
 		action.sa_sigaction(signal, info, context);
 	else
 		action.sa_handler(signal);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	sigprocmask(SIG_SETMASK, &before, NULL);
 }
 
 static void on_fault(int signal, siginfo_t *info, void *context)
@@ -85,16 +105,23 @@ int signals_take_fault(void)
 	/* SA_ONSTACK: programs that overflow a stack have prepared another. NODEFER: the program's handler may fault too. */
 	struct sigaction action = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER };
 	struct sigaction before;
+	struct lock_hold hold;
+	int rc = 0;
 
 	if (atomic_load(&ours))
 		return 0;
-	if (real.sigaction(SIGSEGV, NULL, &before) < 0)
-		return -errno;
-	theirs = before;
-	if (real.sigaction(SIGSEGV, &action, NULL) < 0)
-		return -errno;
-	atomic_store(&ours, true);
-	return 0;
+	if (!lock_take(&theirs_lock, &hold))
+		return -EAGAIN;
+	if (!atomic_load(&ours) && !real.sigaction(SIGSEGV, NULL, &before)) {
+		signals_told(&before.sa_mask);
+		theirs = before;
+		if (!real.sigaction(SIGSEGV, &action, NULL))
+			atomic_store(&ours, true);
+	}
+	if (!atomic_load(&ours))
+		rc = -errno;
+	lock_give(&theirs_lock, &hold);
+	return rc;
 }
 
 /* Handlers of the program that ours stands in front of ---------------------------------------------------------------- */
@@ -111,18 +138,12 @@ static bool is_of_a_fault(int signal)
 	       signal == SIGSYS || signal == SIGABRT;
 }
 
-/* Sends the signal again, to this thread and as it came, where it is blocked now and after the return from the handler. */
+/* Has the signal wait until the thread has no lock. */
 static bool send_again(int signal, siginfo_t *info, ucontext_t *context)
 {
-	uint64_t one = 1ull << (signal - 1);
-	long pid = sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
-	long thread = sys_call(SYS_gettid, 0, 0, 0, 0, 0, 0);
-
-	sys_call(SYS_rt_sigprocmask, SIG_BLOCK, (long)&one, 0, sizeof(one), 0, 0);
-	if (sys_call(SYS_rt_tgsigqueueinfo, pid, thread, signal, (long)info, 0, 0) < 0)
+	if (!send_blocked(signal, info, context))
 		return false;
-	sigaddset(&context->uc_sigmask, signal);
-	lock_signals |= one;
+	lock_signals |= 1ull << (signal - 1);
 	return true;
 }
 
@@ -158,6 +179,22 @@ static void on_signal(int signal, siginfo_t *info, void *context)
 	signals_running = outer;
 }
 
+/* As the kernel knows it, but for SIGSEGV in the mask. */
+static int set_action(int signal, const struct sigaction *action, struct sigaction *old)
+{
+	struct sigaction given;
+	int rc;
+
+	if (action) {
+		given = *action;
+		given.sa_mask = *signals_given(SIG_SETMASK, &action->sa_mask, &given.sa_mask);
+	}
+	rc = real.sigaction(signal, action ? &given : NULL, old);
+	if (!rc && old)
+		signals_told(&old->sa_mask);
+	return rc;
+}
+
 static bool is_handler(sighandler_t handler)
 {
 	return handler != SIG_DFL && handler != SIG_IGN && handler != SIG_ERR;
@@ -177,9 +214,9 @@ static int put_in_front(int signal, const struct sigaction *action, struct sigac
 
 		front.sa_sigaction = on_signal;
 		front.sa_flags = (given.sa_flags | SA_SIGINFO) & ~(int)SA_RESETHAND;
-		rc = real.sigaction(signal, &front, &before);
+		rc = set_action(signal, &front, &before);
 	} else {
-		rc = real.sigaction(signal, action, &before);
+		rc = set_action(signal, action, &before);
 	}
 	if (rc < 0)
 		return rc;
@@ -214,10 +251,10 @@ ZC_EXPORT int sigaction(int signal, const struct sigaction *action, struct sigac
 	int rc;
 
 	if (!is_ours(signal) && !stands_in_front(signal))
-		return real.sigaction(signal, action, old);
+		return set_action(signal, action, old);
 	if (!is_ours(signal)) {
 		if (!lock_take(&handlers_lock, &hold))
-			return real.sigaction(signal, action, old);
+			return set_action(signal, action, old);
 		rc = put_in_front(signal, action, old);
 		lock_give(&handlers_lock, &hold);
 		return rc;
@@ -267,3 +304,72 @@ SIGNAL_CALL(signal, SA_RESTART)
 SIGNAL_CALL(bsd_signal, SA_RESTART)
 SIGNAL_CALL(sysv_signal, SA_RESETHAND | SA_NODEFER)
 SIGNAL_CALL(__sysv_signal, SA_RESETHAND | SA_NODEFER)
+
+/* libc notes it for the next signal(), and changes the kernel's flags, which are ours: the program's are changed here. */
+ZC_EXPORT int siginterrupt(int signal, int ends)
+{
+	struct sigaction action;
+	int rc = real.siginterrupt(signal, ends);
+
+	if (rc || (!is_ours(signal) && !stands_in_front(signal)) || sigaction(signal, NULL, &action))
+		return rc;
+	action.sa_flags = ends ? action.sa_flags & ~SA_RESTART : action.sa_flags | SA_RESTART;
+	return sigaction(signal, &action, NULL);
+}
+
+/*
+ * What was before is written here and not by the kernel, which would find a page under guard read-only. Where faults are believed to be
+ * blocked, our handler has to be there: the program's is not for them.
+ */
+static int change_mask(int (*really)(int, const sigset_t *, sigset_t *), int how, const sigset_t *set, sigset_t *old)
+{
+	sigset_t given, before;
+	int saved = errno, rc;
+
+	set = signals_given(how, set, &given);
+	if (set && how != SIG_UNBLOCK && signals_faults_blocked(set) && !atomic_load(&ours) && conn_process_is_ours()) {
+		signals_take_fault();
+		errno = saved;
+	}
+	rc = really(how, set, old ? &before : NULL);
+	if (!rc && old) {
+		signals_told(&before);
+		memcpy(old, &before, sizeof(uint64_t)); /* as much as the kernel writes */
+	}
+	return rc;
+}
+
+/* As libc has them (System V), by the calls above: its own go to the kernel. */
+ZC_EXPORT sighandler_t sigset(int signal, sighandler_t disposition)
+{
+	struct sigaction action = { .sa_handler = disposition }, old;
+	sigset_t one, before;
+
+	if (disposition == SIG_ERR || signal <= 0 || signal > SIGRTMAX) {
+		errno = EINVAL;
+		return SIG_ERR;
+	}
+	if (sigaction(signal, disposition == SIG_HOLD ? NULL : &action, &old) < 0)
+		return SIG_ERR;
+	sigemptyset(&one);
+	sigaddset(&one, signal);
+	if (sigprocmask(disposition == SIG_HOLD ? SIG_BLOCK : SIG_UNBLOCK, &one, &before) < 0)
+		return SIG_ERR;
+	return sigismember(&before, signal) ? SIG_HOLD : old.sa_handler;
+}
+
+ZC_EXPORT int sigignore(int signal)
+{
+	const struct sigaction action = { .sa_handler = SIG_IGN };
+
+	return sigaction(signal, &action, NULL);
+}
+
+#define MASK_CALL(name)                                                                                                \
+	ZC_EXPORT int name(int how, const sigset_t *set, sigset_t *old)                                                \
+	{                                                                                                              \
+		return guard_may_use_signal() ? change_mask(real.name, how, set, old) : real.name(how, set, old);      \
+	}
+
+MASK_CALL(sigprocmask)
+MASK_CALL(pthread_sigmask)

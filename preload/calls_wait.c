@@ -13,6 +13,7 @@
 #include "preload/guest.h"
 #include "preload/real.h"
 #include "preload/send.h"
+#include "preload/signals.h"
 #include "preload/trim.h"
 #include "preload/watch.h"
 #include "preload/zerocopy.h"
@@ -314,9 +315,11 @@ static int poll_rings(struct pollfd *fds, nfds_t count, const struct timespec *t
 ZC_EXPORT int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *mask)
 {
 	struct timespec left;
+	sigset_t given;
 	uint64_t until;
 	int ready;
 
+	mask = signals_given(SIG_SETMASK, mask, &given);
 	poll_looks(fds, count);
 	if (timeout && !watch_time_is_valid(timeout))
 		return real.ppoll(fds, count, timeout, mask);
@@ -504,6 +507,9 @@ static bool select_may_meet(int count)
 ZC_EXPORT int pselect(int count, fd_set *in, fd_set *out, fd_set *except, const struct timespec *timeout,
 		      const sigset_t *mask)
 {
+	sigset_t given;
+
+	mask = signals_given(SIG_SETMASK, mask, &given);
 	count = select_count(count);
 	select_looks(count, in, out, except);
 	if (!select_may_meet(count) || (timeout && !watch_time_is_valid(timeout)))

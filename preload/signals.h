@@ -3,6 +3,7 @@
 #ifndef ZC_PRELOAD_SIGNALS_H
 #define ZC_PRELOAD_SIGNALS_H
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -29,8 +30,31 @@ extern __thread struct signals_running signals_running __attribute__((tls_model(
  */
 bool signals_interrupt(void);
 
-/* Installs the guard's handler in front of the program's; for guard_install_handler. Returns 0 or -errno. */
+/* Installs our handler of SIGSEGV in front of the program's, once; for guard_install_handler too. Returns 0 or -errno. */
 int signals_take_fault(void);
+
+/*
+ * The kernel ends a process that faults with SIGSEGV blocked, and a write to guarded memory is such a fault under mprotect: so
+ * where that may be the guard, SIGSEGV is never blocked, and SIGSTKFLT, which no kernel sends, is in its place: what the program
+ * believes of SIGSEGV. The mask itself has it, and not a variable, for that is what threads inherit, and what siglongjmp(),
+ * setcontext() and the return from a handler bring back. What the program wants of SIGSTKFLT is lost.
+ */
+
+/* What the kernel is given for a mask of the program's: `set` itself, or `room`. For sa_mask and masks of waits: SIG_SETMASK. */
+const sigset_t *signals_given(int how, const sigset_t *set, sigset_t *room);
+
+/* Makes a mask of the kernel's what the program believes. */
+void signals_told(sigset_t *set);
+
+/* Whether the program believes SIGSEGV to be blocked in a mask of the kernel's. */
+bool signals_faults_blocked(const sigset_t *set);
+
+/* After guard_start(): the mask that this thread has inherited. Returns whether SIGSEGV was blocked in it. */
+bool signals_start(void);
+
+/* Before exec, so that the next program inherits what this one believes; and where that has failed. Returns whether it is blocked now. */
+bool signals_before_exec(void);
+void signals_exec_failed(bool blocked);
 
 /* In the child of a fork: locks of threads that are not there are free. */
 void signals_after_fork(void);

@@ -130,6 +130,8 @@ __attribute__((constructor)) void guest_start(void)
 		goto end;
 	guard_install_handler = signals_take_fault;
 	guard_start((enum guard_kind)settings.guard);
+	if (signals_start())
+		signals_take_fault();
 	if (table_start() < 0)
 		goto end; /* every descriptor stays the kernel's alone */
 	unseen_start(fork_was_unseen);

@@ -213,6 +213,13 @@ bool guard_needs_settling(void)
 	return atomic_load_explicit(&guard_backend_now, memory_order_relaxed) == &guard_backend_mprotect;
 }
 
+bool guard_may_use_signal(void)
+{
+	const struct guard_backend *kind = atomic_load_explicit(&guard_backend_now, memory_order_acquire);
+
+	return kind == &guard_backend_mprotect || (kind == &guard_backend_uffd && asked == GUARD_AUTO);
+}
+
 int guard_descriptors(int *out, int count)
 {
 	const struct guard_backend *kind = atomic_load(&guard_backend_now);
@@ -319,6 +326,9 @@ int guard_protect(void *start, size_t bytes, const struct guard_owner_ops *ops, 
 	rc = lock_ready(&mask);
 	if (rc)
 		return rc;
+	rc = -EPERM;
+	if (guard_needs_settling() && mask & 1ull << (SIGSEGV - 1))
+		goto unlock;
 	rc = -EAGAIN;
 	if (atomic_load(&guard_forks))
 		goto unlock;

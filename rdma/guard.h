@@ -56,7 +56,8 @@ int guard_start(enum guard_kind kind);
 
 /*
  * Guards all whole pages of [start, start + bytes), which must be page-aligned. Returns 0 with a record; -EINVAL when a page
- * is not private anonymous and present; -ENOTSUP when no guard is to be had; -EAGAIN while a fork is under way (or the
+ * is not private anonymous and present; -ENOTSUP when no guard is to be had; -EPERM when the guard is
+ * mprotect and the caller has SIGSEGV blocked, as its next write would be the end of the process; -EAGAIN while a fork is under way (or the
  * guard is just being made ready by another thread); -ENOMEM and others as the kernel says.
  * Ownership: the owner calls guard_release() once. `owner` must outlive the record.
  */
@@ -160,5 +161,8 @@ static inline bool guard_lends(void)
 
 /* Returns whether the kernel's own writes to guarded memory would fail with EFAULT (mprotect). */
 bool guard_needs_settling(void);
+
+/* Returns whether writes may come to be told by SIGSEGV: by mprotect, or where it is what is left when userfaultfd can't be had. */
+bool guard_may_use_signal(void);
 
 #endif

@@ -112,6 +112,41 @@ void signal_ends_wait(struct end *end, long how)
 	tell(end, "done");
 }
 
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* siginterrupt() is old, and in use */
+
+/* The same by signal() and siginterrupt(), in either order: what the latter says is for what is installed, and for what will be. */
+void signal_interrupts(struct end *end, long later)
+{
+	struct itimerval time = { { 0, 2000 }, { 0, 2000 } };
+	struct sigaction now;
+	char data[3];
+
+	meet(end);
+	get_going(end);
+	for (int ends = 1; !end->server && ends >= 0; ends--) {
+		ticks = 0;
+		ticking = ends ? NULL : end;
+		if (!later)
+			signal(SIGALRM, tick);
+		MUST(siginterrupt(SIGALRM, ends));
+		if (later)
+			signal(SIGALRM, tick);
+		MUST(sigaction(SIGALRM, NULL, &now));
+		note("restarts: %d", (now.sa_flags & SA_RESTART) != 0);
+		MUST(setitimer(ITIMER_REAL, &time, NULL));
+		CALL(recv(end->fd, data, sizeof(data), MSG_WAITALL));
+		stop_ticks();
+	}
+	if (end->server) {
+		await(end, "ticked");
+		give(end->fd, "abc", 3);
+	}
+	meet_at(end, "done");
+}
+
+#pragma GCC diagnostic pop
+
 void signal_ends_timed_recv(struct end *end, long flags)
 {
 	struct timeval time = { .tv_sec = 100 };

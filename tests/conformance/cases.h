@@ -71,6 +71,20 @@ enum signal_wait {
 	SIGNAL_EPOLL_PWAIT2,
 };
 
+/* Who writes to a sent buffer, with SIGSEGV in its mask. */
+enum mask_of {
+	MASK_PLAIN, /* the mask is as it was */
+	MASK_SIGPROCMASK,
+	MASK_THREAD,
+	MASK_INHERITED, /* of a thread that has it from the one before */
+	MASK_HANDLER,
+	MASK_PPOLL, /* this and those behind: a handler in a wait */
+	MASK_PSELECT,
+	MASK_EPOLL_PWAIT,
+	MASK_EPOLL_PWAIT2,
+	MASK_SIGSUSPEND,
+};
+
 /* What is done by an io_uring; which may be there before the connection is, or be made past libc. */
 enum uring_way { URING_POLL, URING_SET, URING_TAKES };
 #define URING_WAY(argument) ((argument)&3)

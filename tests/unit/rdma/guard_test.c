@@ -298,6 +298,28 @@ static void a_write_before_the_pinning_is_guarded_again(void **state)
 
 /* Costs and descriptors ------------------------------------------------------------------------------------------------ */
 
+/* Its next write would end the process. */
+static void who_has_the_signal_blocked_is_refused(void **state)
+{
+	unsigned char *buffer = map_buffer(BYTES);
+	struct owner owner = { 0 };
+	struct guard_record *record;
+	sigset_t one;
+	int rc;
+
+	fill(buffer, BYTES, 1);
+	sigemptyset(&one);
+	sigaddset(&one, SIGSEGV);
+	assert_int_equal(sigprocmask(SIG_BLOCK, &one, NULL), 0);
+	rc = guard_protect(buffer, BYTES, &pinned_ops, &owner, &record);
+	assert_int_equal(sigprocmask(SIG_UNBLOCK, &one, NULL), 0);
+	assert_int_equal(rc, guard_needs_settling() ? -EPERM : 0);
+	if (!rc)
+		guard_release(record);
+	fill(buffer, BYTES, 2);
+	munmap(buffer, BYTES);
+}
+
 static void the_cost_is_measured_by_size(void **state)
 {
 	struct sent sent;
@@ -373,6 +395,7 @@ int main(void)
 		BOTH(settling_an_owner_ends_its_records_alone),
 		BOTH(an_owner_that_reads_by_address_gets_the_bytes),
 		BOTH(a_write_before_the_pinning_is_guarded_again),
+		BOTH(who_has_the_signal_blocked_is_refused),
 		BOTH(the_cost_is_measured_by_size),
 		BOTH(descriptors_are_high_and_close_on_exec),
 		cmocka_unit_test(the_test_sees_corruption_without_the_guard),
