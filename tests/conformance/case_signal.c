@@ -260,7 +260,7 @@ static bool check_record(const char *record, int *next_main, int *next_handler)
 	return false;
 }
 
-void signal_handler_sends(struct end *end, long unused)
+void signal_handler_sends(struct end *end, long by_sigset)
 {
 	struct itimerval time = { { 0, 100 }, { 0, 100 } };
 	struct sigaction action = { .sa_handler = send_in_handler, .sa_flags = SA_RESTART };
@@ -270,7 +270,12 @@ void signal_handler_sends(struct end *end, long unused)
 	meet(end);
 	if (!end->server) {
 		handler_fd = end->fd;
-		MUST(sigaction(SIGALRM, &action, NULL));
+		if (by_sigset)
+			EXPECT(sigset(SIGALRM, send_in_handler) == SIG_DFL);
+		else
+			MUST(sigaction(SIGALRM, &action, NULL));
+		if (by_sigset)
+			EXPECT(sigset(SIGALRM, send_in_handler) == send_in_handler);
 		MUST(setitimer(ITIMER_REAL, &time, NULL));
 		for (int i = 0; i < RECORDS || !sent_by_handler; i++) {
 			send_record('M', i, 0);
