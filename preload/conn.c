@@ -113,6 +113,7 @@ static void reset(struct conn *conn)
 	conn->engine_fd = -1;
 	conn->holder = (struct holder){ 0 };
 	conn->heir = (struct holder){ 0 };
+	conn->made = false;
 	conn->inherited = false;
 	conn->handed = false;
 	atomic_store(&conn->spawned, NULL);

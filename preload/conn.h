@@ -160,6 +160,7 @@ struct conn {
 	struct holder
 		holder; /* this process among those of the engine; it does not count any more when it is about to end */
 	struct holder heir; /* the child of the present fork */
+	bool made;	    /* this process has made the engine, and gets it back */
 	/* trim.h; `moved` is under the engine's lock `out` but for whoever has the list */
 	_Atomic bool moved;
 	uint64_t moved_tail;

@@ -30,22 +30,34 @@
 
 _Atomic bool engine_ever;
 
-/* Shared memory: both processes of a fork go on with the same engines. */
+static bool is_back(void *piece)
+{
+	struct engine *engine = piece;
+
+	if (!holders_are_none(&engine->holders, true))
+		return false;
+	atomic_store(&engine->state, ENGINE_FREE);
+	return true;
+}
+
+/*
+ * Shared memory: both processes of a fork go on with the same engines. The one that has made an engine hands it out again, and no other, which
+ * may be the last to hold it, and end: an engine is lent to whoever holds it longer than its maker.
+ */
 static struct pool pool = {
 	.bytes = sizeof(struct engine),
 	.link = offsetof(struct engine, next_free),
 	.each = SLAB_ENGINES,
 	.slabs_max = SLABS,
 	.sharing = MAP_SHARED,
+	.is_back = is_back,
 };
 static struct lock lost_lock; /* of what is done about lost locks */
 uint32_t engine_premade;
 
-/* After fork both processes would hand out the same engines from what was free: the child starts with none. */
 void engine_after_fork(void)
 {
-	atomic_store(&pool.lock.word, 0);
-	pool.free = NULL;
+	pool_after_fork(&pool);
 	atomic_store(&lost_lock.word, 0);
 	far_after_fork();
 }
@@ -72,8 +84,10 @@ static struct engine *make(struct conn *conn)
 {
 	struct engine *engine = pool_take(&pool);
 
-	if (!engine)
+	if (!engine) {
+		stats_reason(conn->slot, REASON_NO_MEMORY);
 		return NULL;
+	}
 	clear(engine);
 	engine->role = conn->role;
 	engine->offer = -1;
@@ -85,6 +99,7 @@ static struct engine *make(struct conn *conn)
 	atomic_store(&engine->in.kind, LOCK_SHARED);
 	atomic_store(&engine->out.kind, LOCK_SHARED);
 	conn->holder = holders_start(&engine->holders, conn_process());
+	conn->made = true;
 	return engine;
 }
 
@@ -161,6 +176,23 @@ static bool has_gone(struct conn *conn, struct engine *engine)
 	return last;
 }
 
+/* This process never comes to it again. Who has not made it must not touch it from here on: its maker may have it back at any time. */
+static void part(struct conn *conn, struct engine *engine)
+{
+	bool made = conn->made;
+
+	conn->made = false;
+	if (has_gone(conn, engine))
+		atomic_store(&engine->state, ENGINE_FREE);
+	holders_forget(&engine->holders, &conn->holder);
+	if (!made)
+		return;
+	if (holders_are_none(&engine->holders, false))
+		pool_give(&pool, engine);
+	else
+		pool_lend(&pool, engine);
+}
+
 static void finish(struct conn *conn, struct engine *engine)
 {
 	struct channel mine, rest;
@@ -178,10 +210,7 @@ static void finish(struct conn *conn, struct engine *engine)
 	if (!far_bury(conn, &mine))
 		channel_close(&mine);
 	channel_close(&rest);
-	if (has_gone(conn, engine)) {
-		atomic_store(&engine->state, ENGINE_FREE);
-		pool_give(&pool, engine);
-	}
+	part(conn, engine);
 }
 
 /* Whoever finds the connection closed and unused ends it, once. */
@@ -298,7 +327,7 @@ void engine_stays(struct conn *conn)
 
 	if (!engine || conn->holder.counts)
 		return;
-	conn->holder = holders_start(&engine->holders, conn_process());
+	holders_return(&engine->holders, &conn->holder, conn_process());
 	if (conn->lingers)
 		sys_call(SYS_setsockopt, conn_fd(conn), SOL_SOCKET, SO_LINGER, (long)&none, sizeof(none), 0);
 	conn->lingers = false;
@@ -533,6 +562,7 @@ void engine_forked(struct conn *conn, pid_t child, bool far)
 	conn->heir = (struct holder){ 0 };
 	if (!child) {
 		conn->holder = heir; /* not the parent's, in any case */
+		conn->made = false;
 		far_forget(conn);
 	}
 	if (!child && !heir.counts)
@@ -541,6 +571,7 @@ void engine_forked(struct conn *conn, pid_t child, bool far)
 		return;
 	if (child < 0) {
 		holders_leave(&engine->holders, &heir);
+		holders_forget(&engine->holders, &heir);
 		return;
 	}
 	if (far) { /* before it can take a lock, or be asked for */

@@ -12,6 +12,8 @@
 #define SYS_pidfd_open 434
 #endif
 
+#define GONE 0x80000000u /* in the place of one that does not count any more; no process has such a number */
+
 static uint64_t entry(const struct holder *holder, int process)
 {
 	return (uint64_t)holder->place << 32 | (uint32_t)process;
@@ -52,11 +54,32 @@ bool holders_leave(struct holders *holders, struct holder *holder)
 {
 	if (!holder->counts)
 		return false;
-	/* First out of sight, then out of the count: if it is killed in between, it counts for ever, but never twice less. */
+	/* First marked, then out of the count: if it is killed in between, it counts for ever, but never twice less. */
 	if (holder->at < HOLDERS_KNOWN)
-		atomic_store(&holders->known[holder->at], 0);
+		atomic_fetch_or(&holders->known[holder->at], GONE);
 	holder->counts = false;
 	return atomic_fetch_sub(&holders->count, 1) == 1;
+}
+
+void holders_return(struct holders *holders, struct holder *holder, int process)
+{
+	if (!holder->place) {
+		*holder = holders_start(holders, process);
+		return;
+	}
+	holder->place =
+		atomic_fetch_add(&holders->places, 1) + 1; /* whoever looks at them sees that somebody has come */
+	atomic_fetch_add(&holders->count, 1);
+	if (holder->at < HOLDERS_KNOWN)
+		atomic_store(&holders->known[holder->at], entry(holder, process));
+	holder->counts = true;
+}
+
+void holders_forget(struct holders *holders, struct holder *holder)
+{
+	if (holder->place && holder->at < HOLDERS_KNOWN)
+		atomic_store(&holders->known[holder->at], 0);
+	*holder = (struct holder){ 0 };
 }
 
 /* Whether all threads of a process have ended: also if nobody has waited for it yet, when kill() still finds it. */
@@ -83,11 +106,36 @@ uint32_t holders_alive(struct holders *holders, const struct holder *self)
 		uint64_t known = atomic_load(&holders->known[i]);
 		int process = (int)(uint32_t)known;
 
-		if (!process || (self->counts && self->at == i) || !is_dead(process))
+		if (process <= 0 || (self->counts && self->at == i) || !is_dead(process))
 			continue;
 		/* Looked at now: whoever has other numbers has said so before its own was entered. Counted last, as in leaving. */
 		if (!atomic_load(&holders->far) && atomic_compare_exchange_strong(&holders->known[i], &known, 0))
 			atomic_fetch_sub(&holders->count, 1);
 	}
 	return atomic_load(&holders->count);
+}
+
+/* Whether the place is nobody's, or that of a process that has died, which is counted out if it has not done so itself. */
+static bool is_empty(struct holders *holders, int at, bool asks)
+{
+	uint64_t known = atomic_load(&holders->known[at]);
+	bool gone = (known & GONE) != 0, far = atomic_load(&holders->far);
+	int process = (int)((uint32_t)known & ~GONE);
+
+	if (!known || (gone && far)) /* from there nobody would ever be known to have died */
+		return true;
+	if (!asks || far || !process || !is_dead(process))
+		return false;
+	if (atomic_compare_exchange_strong(&holders->known[at], &known, 0) && !gone)
+		atomic_fetch_sub(&holders->count, 1);
+	return true;
+}
+
+bool holders_are_none(struct holders *holders, bool asks)
+{
+	for (int i = 0; i < HOLDERS_KNOWN; i++) {
+		if (!is_empty(holders, i, asks && !guest_sandboxed()))
+			return false;
+	}
+	return !atomic_load(&holders->count);
 }

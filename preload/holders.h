@@ -25,7 +25,7 @@ struct holders {
 	_Atomic uint64_t known[HOLDERS_KNOWN]; /* number of the place, then of the process, 0: not known yet; 0: free */
 };
 
-/* What one process knows of its place, or of its child's. Zeroes: it has none. */
+/* What one process knows of its place, or of its child's. Zeroes: it has none. One that does not count any more may have it yet. */
 struct holder {
 	bool counts;
 	uint8_t at; /* HOLDERS_KNOWN: no place was free */
@@ -39,10 +39,22 @@ struct holder holders_start(struct holders *holders, int process);
 struct holder holders_expect(struct holders *holders);
 void holders_name(struct holders *holders, const struct holder *holder, int process);
 
-/* It holds the connection no longer. Returns whether it was the last one. Nothing of `holders` may be touched then. */
+/* It holds the connection no longer. Returns whether it was the last one. It has its place yet, and may touch what they share; */
 bool holders_leave(struct holders *holders, struct holder *holder);
+
+/* so it may hold the connection after all. */
+void holders_return(struct holders *holders, struct holder *holder, int process);
+
+/* Behind holders_leave(): it gives up its place. Nothing of what they share may be touched then, which may be another connection's. */
+void holders_forget(struct holders *holders, struct holder *holder);
 
 /* Returns how many there are, without those that have died. A system call, or some, where there are others. */
 uint32_t holders_alive(struct holders *holders, const struct holder *self);
+
+/*
+ * Whether nobody holds the connection, and nobody who did may touch what they share. `asks`: those that have died are told from the others,
+ * by some system calls for the first that lives. Who has found no place is known as long as it counts.
+ */
+bool holders_are_none(struct holders *holders, bool asks);
 
 #endif

@@ -7,6 +7,7 @@
 #define ZC_PRELOAD_POOL_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -20,8 +21,12 @@ struct pool {
 	int sharing; /* of the memory: MAP_PRIVATE or MAP_SHARED */
 	void **slab; /* room for slabs_max, for somebody who walks through them; NULL: nobody does */
 	_Atomic uint32_t slabs;
-	struct lock lock; /* of the free ones */
+	/* Whether one that was lent is nobody's any more. Under the lock; NULL: none ever is lent. */
+	bool (*is_back)(void *piece);
+	struct lock lock; /* of the free ones, and of those that are lent */
 	void *free;
+	void *lent, *lent_last; /* the first of them is asked for first */
+	uint32_t lent_count;
 };
 
 /* Returns a piece, or NULL. */
@@ -29,5 +34,14 @@ void *pool_take(struct pool *pool);
 
 /* Gives a piece back. It is lost if a signal handler does so in the middle of a pool_take. */
 void pool_give(struct pool *pool, void *piece);
+
+/*
+ * The same for one that other processes may use yet: it is free once they don't, which is asked when the free ones have run out. Only a piece
+ * that this process has taken, and whose link nobody else writes.
+ */
+void pool_lend(struct pool *pool, void *piece);
+
+/* In the child of a fork: what there was is its parent's, who would hand out the same pieces. */
+void pool_after_fork(struct pool *pool);
 
 #endif

@@ -123,6 +123,90 @@ static void a_pool_in_use_by_oneself_gives_nothing(void **state)
 	assert_ptr_not_equal(pool_take(&pool), piece);
 }
 
+static bool all_back;
+static int asked;
+
+static bool is_back(void *piece)
+{
+	asked++;
+	return all_back || ((struct piece *)piece)->number == 1;
+}
+
+/* Takes all and lends them. */
+static void lend_all(void)
+{
+	struct piece *all[EACH * SLABS];
+
+	pool.is_back = is_back;
+	all_back = false;
+	asked = 0;
+	take_all(all);
+	for (int i = 0; i < EACH * SLABS; i++)
+		pool_lend(&pool, all[i]);
+}
+
+static void what_was_lent_comes_again_once_it_is_back(void **state)
+{
+	struct piece *all[EACH * SLABS];
+
+	lend_all();
+	assert_int_equal(((struct piece *)pool_take(&pool))->number, 1);
+	assert_null(pool_take(&pool));
+	all_back = true;
+	for (int i = 0; i < EACH * SLABS - 1; i++) {
+		all[i] = pool_take(&pool);
+		assert_non_null(all[i]);
+		for (int k = 0; k < i; k++)
+			assert_ptr_not_equal(all[i], all[k]);
+	}
+	assert_null(pool_take(&pool));
+}
+
+/* A look costs what there is in a slab, however many are lent, and all have their turn. */
+static void few_are_asked_for_at_a_time(void **state)
+{
+	lend_all();
+	assert_non_null(pool_take(&pool));
+	assert_int_equal(asked, EACH);
+	for (int i = 1; i <= SLABS; i++) {
+		assert_null(pool_take(&pool));
+		assert_int_equal(asked, EACH + EACH * i);
+	}
+}
+
+/* Where one at a time comes back, there is more rather than a look for each. */
+static void there_are_more_where_few_come_back(void **state)
+{
+	struct piece *piece[EACH];
+
+	pool.is_back = is_back;
+	all_back = false;
+	asked = 0;
+	for (int i = 0; i < EACH; i++) {
+		piece[i] = pool_take(&pool);
+		piece[i]->number = (uint64_t)i;
+	}
+	for (int i = 0; i < EACH; i++)
+		pool_lend(&pool, piece[i]);
+	for (int i = 0; i < EACH + 1; i++)
+		assert_non_null(pool_take(&pool));
+	assert_int_equal(asked, EACH);
+	assert_int_equal(atomic_load(&pool.slabs), 2);
+}
+
+static void a_child_begins_with_nothing(void **state)
+{
+	lend_all();
+	all_back = true;
+	pool_after_fork(&pool);
+	assert_int_equal(atomic_load(&pool.slabs), 0);
+	pool.slab = NULL; /* the old ones are unmapped by what is there */
+	assert_non_null(pool_take(&pool));
+	assert_int_equal(asked, 0);
+	pool.slab = slabs;
+	atomic_store(&pool.slabs, SLABS);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_pool, drop_pool)
 
 int main(void)
@@ -132,6 +216,10 @@ int main(void)
 		TEST(what_was_given_comes_again),
 		TEST(slabs_hold_every_piece),
 		cmocka_unit_test_prestate_setup_teardown(shared_pieces_are_both_processes, make_pool, drop_pool, slabs),
+		TEST(what_was_lent_comes_again_once_it_is_back),
+		TEST(few_are_asked_for_at_a_time),
+		TEST(there_are_more_where_few_come_back),
+		TEST(a_child_begins_with_nothing),
 		TEST(a_pool_in_use_by_oneself_gives_nothing),
 	};
 
