@@ -260,6 +260,8 @@ static bool check_record(const char *record, int *next_main, int *next_handler)
 	return false;
 }
 
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* old programs have it */
 void signal_handler_sends(struct end *end, long by_sigset)
 {
 	struct itimerval time = { { 0, 100 }, { 0, 100 } };
@@ -288,6 +290,7 @@ void signal_handler_sends(struct end *end, long by_sigset)
 		;
 	note("all of main: %d, some of the handler: %d", next_main >= RECORDS, next_handler > 0);
 }
+#pragma GCC diagnostic pop
 
 /* A signal that is pending and let in by the mask of a wait ends that wait, and only there. */
 void signal_mask(struct end *end, long how)
