@@ -179,9 +179,9 @@ ZC_EXPORT int getsockopt(int fd, int level, int name, void *value, socklen_t *by
 	bool entered;
 
 	sg_before_wait();
-	/* It maps what is in the stream, and that may be doorbells: as on a kernel that does not have it. */
+	/* It takes what is in the stream, uncounted, and that may be doorbells. With bytes in a ring: as on a kernel that does not have it. */
 	if (__builtin_expect(level == IPPROTO_TCP && name == TCP_ZEROCOPY_RECEIVE, 0) && conn &&
-	    engine_is_there(conn)) {
+	    engine_is_there(conn) && !engine_retire(conn, fd)) {
 		errno = ENOPROTOOPT;
 		return -1;
 	}
