@@ -23,10 +23,13 @@
 #define LAB_S_MAX 604800.0 /* as much as scripts/lab takes */
 #define WORDS_BEFORE 16	   /* of the command line, before the user's own */
 
-/* In the guest: copies are quicker than its view of this machine's files, and the library looks for its plug-in beside it. */
+/*
+ * In the guest: copies are quicker than its view of this machine's files, and the library looks for its plug-in beside it. No transport is
+ * forced: a path of the engine takes RDMA unasked, and `auto` is to be what programs get.
+ */
 static const char in_guest[] =
 	"mkdir /run/zc && cp \"$1\" /run/zc/zc && cp \"$2\" /run/zc/libzc.so && cp \"$3\" /run/zc/ && "
-	"shift 3 && export ZC_LIBRARY=/run/zc/libzc.so ZC_TRANSPORT=\"${ZC_TRANSPORT:-verbs}\" && "
+	"shift 3 && export ZC_LIBRARY=/run/zc/libzc.so && "
 	"exec /run/zc/zc \"$@\" >/dev/null";
 
 struct lab {

@@ -18,7 +18,7 @@ def test_a_comparison_between_two_hosts(prepared, tmp_path):
          "--server", f"{tool} server --bind {{address}} --port {{port}}",
          "--client", f"{tool} client --host {{address}} --port {{port}} {' '.join(MESSAGES)}", "--json", tmp_path / "told.json",
          "--csv", tmp_path / "told.csv"],
-        env=environment() | {"ZC_RDMA_WAIT_MS": "5000"}, capture_output=True, text=True, check=False, timeout=280,
+        env=environment() | {"ZC_TRANSPORT": "verbs", "ZC_RDMA_WAIT_MS": "5000"}, capture_output=True, text=True, check=False, timeout=280,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (comparison,) = json.loads((tmp_path / "told.json").read_text())["comparisons"]
