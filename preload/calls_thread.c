@@ -13,6 +13,7 @@
 #include "preload/guest.h"
 #include "preload/pool.h"
 #include "preload/real.h"
+#include "preload/unseen.h"
 #include "rdma/guard.h"
 
 #define PAGE 4096ul
@@ -126,9 +127,13 @@ static void find_size(struct beginning *beginning, const pthread_attr_t *attribu
 /* Returns NULL if there is no memory: then whatever is sent may lie on a stack. */
 static struct beginning *prepare(void *argument, const pthread_attr_t *attributes)
 {
-	struct beginning *beginning = guest_sandboxed() ? NULL : pool_take(&pool);
+	struct beginning *beginning;
 	pthread_attr_t usual;
 
+	/* By a handler of the fork's, in a child that is not ready: a thread would take the fork for one that nobody has prepared. */
+	if (unseen_fork())
+		return NULL;
+	beginning = guest_sandboxed() ? NULL : pool_take(&pool);
 	if (!beginning) {
 		if (!guest_sandboxed())
 			guard_stacks_unknown();
