@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -151,7 +152,7 @@ void log_write(enum log_level level, const char *format, ...)
 	va_list list;
 	int fd = log_descriptor();
 	size_t used;
-	long end;
+	struct stat file;
 
 	if (fd < 0)
 		return;
@@ -163,9 +164,10 @@ void log_write(enum log_level level, const char *format, ...)
 	if (used > sizeof(line) - 2)
 		used = sizeof(line) - 2;
 	line[used++] = '\n';
-	end = sys_call(SYS_lseek, fd, 0, SEEK_END, 0, 0, 0);
-	if (end >= 0 && !sys_file_may_have((uint64_t)end + used))
-		return; /* a line less, rather than the program's end */
+	/* A line less, rather than the program's end. Its position may be the program's, too, and is left alone. */
+	if (!sys_call(SYS_fstat, fd, (long)&file, 0, 0, 0, 0) && S_ISREG(file.st_mode) &&
+	    !sys_file_may_have((uint64_t)file.st_size + used))
+		return;
 	sys_call(SYS_write, fd, (long)line, (long)used, 0, 0, 0);
 }
 

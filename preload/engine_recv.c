@@ -359,9 +359,9 @@ static ssize_t run(struct receive *receive, int first)
 			/* The number may be another's by now, whose bytes these would be. */
 			if (rc > 0 && table_conn(receive->fd) != receive->conn)
 				rc = -EBADF;
-		}
-		if (rc == TOOK_LOOK_AGAIN)
+		} else if (rc == TOOK_LOOK_AGAIN) {
 			rc = 1;
+		}
 		if (rc <= 0)
 			return receive->done ? (ssize_t)receive->done : rc;
 	}

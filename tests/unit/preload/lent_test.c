@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "fork_testing.h"
 #include "pair_testing.h"
 #include "preload/choose.h"
 #include "preload/engine.h"
@@ -20,7 +21,6 @@
 #define SLAB 64 /* engines that are made at a time */
 #define CONNECTIONS (10 * SLAB)
 #define MANY (3 * SLAB)
-#define HANG_SECONDS 120 /* what hangs fails by itself */
 
 static int fds[2];
 static int to_parent[2], to_child[2];
@@ -59,19 +59,6 @@ static void let_go(int *fd)
 	conn_close(*fd);
 	close(*fd);
 	*fd = -1;
-}
-
-static pid_t fork_child(void)
-{
-	pid_t child;
-
-	conn_before_fork();
-	child = fork();
-	conn_after_fork(child);
-	assert_true(child >= 0);
-	if (!child)
-		alarm(HANG_SECONDS);
-	return child;
 }
 
 static void tell(const int *pipe)

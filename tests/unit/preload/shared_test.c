@@ -24,9 +24,8 @@
 #include "preload/evict.h"
 #include "preload/real.h"
 #include "preload/send.h"
+#include "fork_testing.h"
 #include "pair_testing.h"
-
-#define HANG_SECONDS 60 /* what hangs fails by itself */
 
 static int client, server;
 static int to_parent[2], to_child[2];
@@ -115,19 +114,6 @@ static int close_ends(void **state)
 		close(to_child[i]);
 	}
 	return 0;
-}
-
-static pid_t fork_child(void)
-{
-	pid_t child;
-
-	conn_before_fork();
-	child = fork();
-	conn_after_fork(child);
-	assert_true(child >= 0);
-	if (!child)
-		alarm(HANG_SECONDS);
-	return child;
 }
 
 static void tell(const int *pipe)
