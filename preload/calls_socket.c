@@ -165,10 +165,10 @@ ZC_EXPORT int shutdown(int fd, int how)
 	return real.shutdown(fd, later ? SHUT_RD : how);
 }
 
-/* Sends in parts cork the connection meanwhile (zerocopy.c): the program neither sees that nor loses a cork of its own by it. */
-static bool cork_begins(struct conn *conn, int fd, int level, int name, struct lock_hold *hold)
+/* Sends in parts cork the connection and push what is left (zerocopy.c): the program neither sees that nor loses an option by it. */
+static bool options_wait(struct conn *conn, int fd, int level, int name, struct lock_hold *hold)
 {
-	return conn && level == IPPROTO_TCP && name == TCP_CORK && conn_enter(conn, fd, hold);
+	return conn && level == IPPROTO_TCP && (name == TCP_CORK || name == TCP_NODELAY) && conn_enter(conn, fd, hold);
 }
 
 ZC_EXPORT int getsockopt(int fd, int level, int name, void *value, socklen_t *bytes)
@@ -185,7 +185,7 @@ ZC_EXPORT int getsockopt(int fd, int level, int name, void *value, socklen_t *by
 		errno = ENOPROTOOPT;
 		return -1;
 	}
-	entered = cork_begins(conn, fd, level, name, &hold);
+	entered = options_wait(conn, fd, level, name, &hold);
 	rc = real.getsockopt(fd, level, name, value, bytes);
 	if (entered)
 		conn_leave(conn, &hold);
@@ -269,7 +269,7 @@ ZC_EXPORT int setsockopt(int fd, int level, int name, const void *value, socklen
 		   read_int(value, bytes, &now) && engine_sets_option(conn, fd, name, now)) {
 		return 0;
 	}
-	entered = cork_begins(conn, fd, level, name, &hold);
+	entered = options_wait(conn, fd, level, name, &hold);
 	rc = real.setsockopt(fd, level, name, value, bytes);
 	if (entered)
 		conn_leave(conn, &hold);

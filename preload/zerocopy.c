@@ -278,29 +278,44 @@ static bool is_one_part(const struct cursor *at)
 	return copied == at->left || (!copied && whole == at->left && whole <= CHUNK);
 }
 
-static void set_cork(int fd, int on)
+static void set_option(int fd, int name, int value)
 {
-	sys_call(SYS_setsockopt, fd, IPPROTO_TCP, TCP_CORK, (long)&on, sizeof(on), 0);
+	sys_call(SYS_setsockopt, fd, IPPROTO_TCP, name, (long)&value, sizeof(value), 0);
+}
+
+/* Returns whether it is on, or can't be read. */
+static bool has_option(int fd, int name)
+{
+	int value = 0;
+	socklen_t bytes = sizeof(value);
+
+	return sys_call(SYS_getsockopt, fd, IPPROTO_TCP, name, (long)&value, (long)&bytes, 0) < 0 || value;
 }
 
 /*
  * A send in parts has to be one run of segments, as the program's own call would be: a small one in the middle makes Nagle's
  * algorithm hold the end back until the peer acknowledges, 40 ms. MSG_MORE alone does not see to it: whatever acknowledgement
- * comes between two calls sends what the first has left. TCP_CORK does, and taking it away sends the end as a plain send
- * would. Not with a cork of the program's, and not if it has more to say, which taking ours away would not wait for. Under the
- * lock, for which the program's own TCP_CORK waits. Returns whether it is to be taken away.
+ * comes between two calls sends what the first has left. TCP_CORK does. Not with a cork of the program's, nor if it has more to
+ * say, which taking ours away would not wait for; and with its TCP_NODELAY nothing is held back. Under the lock, for which the
+ * program's own TCP_CORK and TCP_NODELAY wait. `begun`: this is the rest of a send. Returns whether it is to be taken away.
  */
-static bool cork(int fd, const struct cursor *at, int flags)
+static bool cork(int fd, const struct cursor *at, int flags, bool begun)
 {
-	int corked = 0;
-	socklen_t bytes = sizeof(corked);
-
-	if (flags & MSG_MORE || is_one_part(at))
+	if (flags & MSG_MORE || (!begun && is_one_part(at)) || has_option(fd, TCP_NODELAY) || has_option(fd, TCP_CORK))
 		return false;
-	if (sys_call(SYS_getsockopt, fd, IPPROTO_TCP, TCP_CORK, (long)&corked, (long)&bytes, 0) < 0 || corked)
-		return false;
-	set_cork(fd, 1);
+	set_option(fd, TCP_CORK, 1);
 	return true;
+}
+
+/*
+ * Between two parts segments grow as the peer's window does, and then one of the first part is a small one to Nagle's algorithm.
+ * Where TCP_NODELAY is set, what waits to be sent need wait no more, even after that has been taken away again.
+ */
+static void uncork(int fd)
+{
+	set_option(fd, TCP_NODELAY, 1);
+	set_option(fd, TCP_NODELAY, 0);
+	set_option(fd, TCP_CORK, 0);
 }
 
 static long push_parts(struct conn *conn, int fd, struct cursor *at, int flags)
@@ -317,8 +332,11 @@ static long push_parts(struct conn *conn, int fd, struct cursor *at, int flags)
 	return 0;
 }
 
-/* Hands over as much as the kernel takes without waiting. Under the lock. Returns 0, or -errno (-EAGAIN: buffer full). */
-static long push(struct conn *conn, int fd, struct cursor *at, int flags)
+/*
+ * Hands over as much as the kernel takes without waiting, of a send of which some is gone if it has `begun`, maybe all. Under the
+ * lock. Returns 0, or -errno (-EAGAIN: buffer full).
+ */
+static long push(struct conn *conn, int fd, struct cursor *at, int flags, bool begun)
 {
 	bool corked;
 	long rc;
@@ -327,10 +345,10 @@ static long push(struct conn *conn, int fd, struct cursor *at, int flags)
 		zerocopy_harvest(conn);
 	if (sg_flush(conn) < 0)
 		return -EAGAIN;
-	corked = cork(fd, at, flags);
+	corked = cork(fd, at, flags, begun);
 	rc = push_parts(conn, fd, at, flags);
 	if (corked)
-		set_cork(fd, 0); /* also in front of a full buffer: what is taken must not stay behind */
+		uncork(fd); /* also in front of a full buffer: what is taken must not stay behind */
 	return rc;
 }
 
@@ -388,23 +406,21 @@ ssize_t zerocopy_send(struct conn *conn, int fd, const struct iovec *iov, int co
 		bool entered = conn_enter(conn, fd, &hold);
 		enum stat_reason why = entered ? prepare(conn, fd) : REASON_DETACHED;
 
-		rc = why == REASON_NONE ? push(conn, fd, &at, flags) : -EAGAIN;
+		rc = why == REASON_NONE ? push(conn, fd, &at, flags, at.left < all) : -EAGAIN;
 		if (entered)
 			conn_leave(conn, &hold);
 		if (why != REASON_NONE && at.left == all) {
 			stats_reason(conn->slot, why);
 			return -EOPNOTSUPP;
 		}
-		if (rc != -EAGAIN || (flags & MSG_DONTWAIT))
+		if (rc != -EAGAIN || (flags & MSG_DONTWAIT) || !at.left)
 			break;
 		rc = wait_by_sending(conn, fd, &at, flags);
 		if (rc < 0)
 			break;
 		advance(&at, (size_t)rc);
-		if (!at.left)
-			break;
 	}
-	if (rc == -EAGAIN)
+	if (rc == -EAGAIN && at.left)
 		atomic_store_explicit(&conn->send_blocked, true, memory_order_relaxed);
 	if (measure && at.left < all)
 		learn_cost(conn, true, clock_thread() - begun + guard_cost_ns(all - at.left), all - at.left);

@@ -236,6 +236,35 @@ static void a_cork_of_the_programs_stays(void **state)
 	assert_true(have < BYTES);
 }
 
+/* As one of the first part is, too, if the window has grown meanwhile. */
+static void the_end_leaves_behind_a_small_segment(void **state)
+{
+	const size_t bytes = 6 * PAGE;
+	const int off = 0;
+
+	do {
+		assert_int_equal(setsockopt(ends[1], IPPROTO_TCP, TCP_QUICKACK, &off, sizeof(off)), 0);
+		assert_int_equal(send(ends[0], "s", 1, 0), 1);
+		assert_int_equal(recv(ends[1], got, 1, 0), 1);
+	} while (!bytes_of(SIOCOUTQ)); /* acknowledged at once */
+	assert_int_equal(send_buffer(16, bytes, 0), bytes);
+	assert_int_equal(bytes_of(SIOCOUTQNSD), 0);
+	assert_int_equal(option(TCP_CORK), 0);
+	assert_int_equal(option(TCP_NODELAY), 0);
+	assert_int_equal(drain(0), bytes);
+	assert_memory_equal(got, buffer + 16, bytes);
+}
+
+static void an_option_of_the_programs_stays(void **state)
+{
+	const int on = 1;
+
+	assert_int_equal(setsockopt(ends[0], IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)), 0);
+	assert_int_equal(send_buffer(16, 6 * PAGE, 0), 6 * PAGE);
+	assert_int_equal(bytes_of(SIOCOUTQNSD), 0);
+	assert_int_equal(option(TCP_NODELAY), 1);
+}
+
 static void an_error_takes_the_cork_away(void **state)
 {
 	assert_int_equal(shutdown(ends[0], SHUT_WR), 0);
@@ -251,6 +280,8 @@ int main(void)
 		TEST(the_head_leaves_when_the_pages_find_no_room),
 		TEST(a_full_buffer_leaves_nothing_behind),
 		TEST(a_cork_of_the_programs_stays),
+		TEST(the_end_leaves_behind_a_small_segment),
+		TEST(an_option_of_the_programs_stays),
 		TEST(an_error_takes_the_cork_away),
 	};
 
