@@ -15,6 +15,7 @@
 
 #include "preload/guest.h"
 #include "preload/real.h"
+#include "rdma/channel.h"
 #include "rdma/guard.h"
 #include "rdma/later.h"
 
@@ -118,6 +119,21 @@ ZC_EXPORT int pkey_mprotect(void *at, size_t bytes, int protection, int key)
 {
 	changing(at, bytes);
 	return real.pkey_mprotect(at, bytes, protection, key);
+}
+
+ZC_EXPORT int mlockall(int flags)
+{
+	int rc = real.mlockall(flags);
+
+	if (!rc)
+		atomic_store_explicit(&channel_is_locked, !!(flags & MCL_FUTURE), memory_order_relaxed);
+	return rc;
+}
+
+ZC_EXPORT int munlockall(void)
+{
+	atomic_store_explicit(&channel_is_locked, false, memory_order_relaxed);
+	return real.munlockall();
 }
 
 /* The heap's end moves down: what lies above it goes away. */

@@ -11,6 +11,8 @@
 
 #include "common/sys.h"
 
+_Atomic bool channel_is_locked;
+
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 _Static_assert(sizeof(struct channel_header) <= CHANNEL_HEADER_BYTES, "the header has one page");
@@ -26,12 +28,22 @@ static long mapped_bytes(uint32_t ring_bytes)
 	return (long)segment_bytes(ring_bytes) + 2l * ring_bytes;
 }
 
+/* Returns 0 or -errno. */
+static long unlock(long at, long bytes, int access)
+{
+	long rc = sys_call(SYS_munlock, at, bytes, 0, 0, 0, 0);
+
+	return rc < 0 ? rc : sys_call(SYS_mprotect, at, bytes, access, 0, 0, 0);
+}
+
 /*
  * Maps the segment as header, ring 0 | ring 0, ring 1 | ring 1, areas: what is neighbour in the segment is in memory, too, so
  * that three mappings do for all; a process has only some 65000 of them. Returns the address or -errno.
  */
 static long map_twice(int fd, uint32_t ring_bytes)
 {
+	/* Memory that is locked as it is mapped is filled as well, all 12 MiB, but for what can't be accessed yet. */
+	const bool locked = atomic_load_explicit(&channel_is_locked, memory_order_relaxed);
 	const int access = PROT_READ | PROT_WRITE;
 	const long ring = ring_bytes;
 	const struct {
@@ -46,8 +58,11 @@ static long map_twice(int fd, uint32_t ring_bytes)
 	if (base < 0 && base > -4096)
 		return base;
 	for (size_t i = 0; i < sizeof(pieces) / sizeof(*pieces); i++) {
-		long rc = sys_call(SYS_mmap, at, pieces[i].bytes, access, MAP_SHARED | MAP_FIXED, fd, pieces[i].offset);
+		long rc = sys_call(SYS_mmap, at, pieces[i].bytes, locked ? PROT_NONE : access, MAP_SHARED | MAP_FIXED,
+				   fd, pieces[i].offset);
 
+		if (rc >= 0 && locked)
+			rc = unlock(at, pieces[i].bytes, access);
 		if (rc < 0 && rc > -4096) {
 			sys_call(SYS_munmap, base, mapped_bytes(ring_bytes), 0, 0, 0, 0);
 			return rc;

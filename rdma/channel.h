@@ -41,6 +41,9 @@ struct channel {
 	struct source_in sources_in;
 };
 
+/* What the process maps from now on is locked (mlockall with MCL_FUTURE): channels are not, as a kernel's buffers are none of its memory. */
+extern _Atomic bool channel_is_locked;
+
 /* Makes a channel as the accepting end. Ownership: channel_close(). Returns 0 or -errno. */
 int channel_make(struct channel *channel, uint32_t ring_bytes);
 

@@ -211,7 +211,7 @@ static void print_libzc(void)
 	     "On a ring: a connection that is taken from its process by pidfd_getfd() lacks what is unread in the ring; receives tell no time stamps "
 	     "(SO_TIMESTAMP and the like); bytes sent to a peer that has shut down both ways may be received by it; and if a peer is killed with bytes unread the "
 	     "stream may end by an end of file where TCP says ECONNRESET.\n"
-	     "Each connection that has met has about 12 MiB of address space, in three mappings: mlockall() locks them too, and a program with ten "
+	     "Each connection that has met has about 12 MiB of address space, in three mappings: mlockall(MCL_CURRENT) locks those that are there (not those that come, by MCL_FUTURE), and a program with ten "
 	     "thousands of such connections comes to vm.max_map_count.\n.SH HAZARDS\nOf ZC_RECV_SINK=yes: a program that leaves a receive in another way than by its return or its cancellation (longjmp() out of a signal's "
 	     "handler) leaves its memory to the peer, whose next large send is written there.\n.PP\nOf ZC_RECV_ASYNC=yes: a receive returns before its bytes are there, and whoever touches them waits.\n"
 	     "If the sender is killed in between, nobody has these bytes any more: their pages then end who touches them with SIGBUS\n"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A program under small limits (ulimit) does what it does without the library, which has files and descriptors of its own."""
 import os
+import re
 import subprocess
 import sys
 
@@ -47,3 +48,43 @@ def test_log_ends_before_its_program(tmp_path):
     log = tmp_path / "log"
     assert run("auto", "RLIMIT_FSIZE", 512, ZC_LOG="trace", ZC_LOG_FILE=str(log)) == (0, "next: 0 then: 6\n", "")
     assert 0 < log.stat().st_size <= 512
+
+
+# Memory of each connection, once the first has been made.
+LOCKED = """
+import ctypes, errno, socket, sys
+MCL_CURRENT, MCL_FUTURE = 1, 2
+libc = ctypes.CDLL(None, use_errno=True)
+def shared():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("RssShmem"))
+if libc.mlockall(MCL_CURRENT | MCL_FUTURE):
+    sys.exit(errno.errorcode[ctypes.get_errno()])
+server = socket.create_server(("127.0.0.1", 0))
+pairs = []
+def connect():
+    client = socket.create_connection(server.getsockname())
+    pairs.append((client, server.accept()[0]))
+    for turn in range(50):
+        for one, other in [pairs[-1], pairs[-1][::-1]]:
+            one.sendall(bytes([turn]) * 1000)
+            assert other.recv(1000, socket.MSG_WAITALL) == bytes([turn]) * 1000
+connect()
+before = shared()
+for _ in range(8):
+    connect()
+print((shared() - before) // 8)
+"""
+
+
+@pytest.mark.parametrize("path", ["bsdp", "azsdp"])
+def test_connections_are_not_locked_with_their_program(path, tmp_path):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ZC_")}
+    environment |= {"LD_PRELOAD": str(LIBRARY), "ZC_PATH": path, "ZC_STATS_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", LOCKED], env=environment, timeout=60, capture_output=True, text=True, check=False)
+    if done.stderr.strip() in ("EPERM", "ENOMEM"):
+        pytest.skip("too little memory may be locked (ulimit -l)")
+    assert done.returncode == 0, done.stderr
+    (file,) = tmp_path.iterdir()
+    told = subprocess.run([BUILD / "apps/zc/zc", "stat", "--json", file], capture_output=True, text=True, check=True)
+    assert re.search('"ring_receive_bytes": *[1-9]', told.stdout)  # they have met
+    assert int(done.stdout) < 1024  # KiB, of 12 MiB at each end
