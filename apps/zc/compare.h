@@ -19,7 +19,7 @@
 #include "common/settings.h"
 
 #define COMPARE_REPEAT_MAX 1000
-#define RUNS_FOR_VERDICT 3
+#define RUNS_FOR_VERDICT 5
 #define LAB_SERVER_ADDRESS "10.9.0.2" /* docs/lab.md: who connects to it is on the other host */
 
 /* What was asked for ------------------------------------------------------------------------------------------------ */
@@ -129,7 +129,7 @@ struct path_result {
 	enum verdict verdict;
 	double change; /* of the median against the baseline's, 0.1 is 10 % better */
 	struct rounds rounds;
-	bool by_rounds; /* the verdict: the spreads alone would not have told */
+	bool by_rounds; /* the verdict: the ranks of the runs would not have told */
 	struct stats_sum sum;
 	const char *rdma_wait; /* ZC_RDMA_WAIT_MS as --lab has set it; NULL: it has not */
 	json_t *statistics;    /* owned; read back from JSON, in place of the sum */
@@ -158,10 +158,17 @@ struct run *comparison_add(struct path_result *result);
 struct summary summary_of(double *values, size_t count);
 /* Computes summaries, verdicts, winner and conclusion from the runs. Returns 0 or -ENOMEM. */
 int comparison_judge(struct comparison *comparison);
-/* Returns 1 if a is better than b, beyond the spreads or by the rounds, -1 if it is worse, 0 if that can't be told. */
+/* Returns 1 if a is better than b, by the ranks of the runs or by the rounds, -1 if it is worse, 0 if that can't be told. */
 int path_compare(const struct comparison *comparison, const struct path_result *a, const struct path_result *b);
 /* Returns whether the median is the better one. */
 bool path_has_lead(const struct comparison *comparison, const struct path_result *a, const struct path_result *b);
+/* compare_chance.c: how often chance alone would tell a from b as much as their runs do, and to which side that is (1: a is better). */
+double chance_of_ranks(const struct comparison *comparison, const struct path_result *a, const struct path_result *b,
+		       int *side);
+double chance_of_rounds(const struct rounds *rounds);
+/* Counts the rounds that both have run; runs are in the order of the rounds. */
+struct rounds count_rounds(const struct comparison *comparison, const struct path_result *a,
+			   const struct path_result *b);
 /* compare_divisor.c: finds what CPU seconds are divided by, the same for all paths. Returns 0 or -ENOMEM. */
 #define BYTES_TOLD "as told by the client"
 int comparison_divide(struct comparison *comparison);

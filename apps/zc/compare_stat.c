@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Which path is better, and whether that can be said. Two paths differ when their spreads do not overlap: from the least to
- * the greatest below ten runs (with five of each, chance alone does that once in 126 times), between the quartiles from
- * ten on. They differ also when one was better in so many rounds that chance alone would do that less than once in a
- * hundred times (the sign test, of both sides), and the medians say the same: the paths of a round share the machine's moment,
- * a drift from round to round widens the spreads and takes nothing from that. It takes eight rounds at least. Of everything
+ * Which path is better, and whether that can be said. Two paths differ when chance alone would tell them apart as much less
+ * than once in a hundred times, and the medians say the same: by the ranks of all runs, or, where there are enough rounds for
+ * them to tell it, by the ranks or by the rounds, either in half of that. The least that can tell by the ranks are five runs of
+ * each, all of one above all of the other (one in 126), and by the rounds nine of nine (one in 256). Of everything
  * else is said that it is within the spread, whatever the medians look like: that there is no difference is not shown by it.
  */
 #define _GNU_SOURCE
@@ -19,10 +18,10 @@
 #define CHANCE_MAX 0.01
 
 const char verdict_rule[] =
-	"A path is better or worse than another if their spreads (least and greatest run; quartiles from ten runs on) do not "
-	"overlap, or if it was so in that many of the rounds that both have run that chance does it less than once in a hundred "
-	"times (sign test, both sides: eight of eight, 41 of 60) and the medians agree. Within the spread means that neither can "
-	"be told, not that there is no difference.";
+	"A path is better or worse than another if the medians say so, and chance alone would tell them apart as much less than once in "
+	"a hundred times: by the ranks of all runs (Mann and Whitney's test: all five of one above all five of the other, for one), or, from nine rounds on, "
+	"by the rounds that both have run (sign test: nine of nine, 42 of 60), then either in half of that; both of two sides. "
+	"Within the spread means that neither can be told, not that there is no difference.";
 
 static int ascending(const void *a, const void *b)
 {
@@ -100,82 +99,36 @@ bool path_has_lead(const struct comparison *comparison, const struct path_result
 	return comparison->higher ? a->value.median > b->value.median : a->value.median < b->value.median;
 }
 
-/* Counts the rounds that both have run; runs are in the order of the rounds. */
-static struct rounds count_rounds(const struct comparison *comparison, const struct path_result *a,
-				  const struct path_result *b)
-{
-	struct rounds out = { 0 };
-
-	for (size_t i = 0, k = 0; i < a->runs && k < b->runs;) {
-		const struct run *one = &a->run[i], *other = &b->run[k];
-
-		i += one->round <= other->round;
-		k += other->round <= one->round;
-		if (one->round != other->round || one->failed || other->failed)
-			continue;
-		out.all++;
-		out.better += comparison->higher ? one->value > other->value : one->value < other->value;
-		out.worse += comparison->higher ? one->value < other->value : one->value > other->value;
-	}
-	return out;
-}
-
-/* Returns how often chance alone makes the rounds at least as one-sided, to either side. Equal ones tell nothing. */
-static double chance_of(const struct rounds *rounds)
-{
-	size_t count = rounds->better + rounds->worse;
-	size_t fewer = rounds->better < rounds->worse ? rounds->better : rounds->worse;
-	double term = 1.0, chance = 0.0;
-
-	for (size_t i = 0; i < count; i++)
-		term /= 2.0; /* of a thousand rounds: still a number */
-	for (size_t k = 0; k <= fewer; k++) {
-		chance += term;
-		term *= (double)(count - k) / (double)(k + 1);
-	}
-	return 2.0 * chance;
-}
-
-/* Returns 1 if a is better than b by the rounds, -1 if it is worse, 0 if that can't be told. */
-static int compare_rounds(const struct comparison *comparison, const struct path_result *a, const struct path_result *b)
+/* Returns 1 if a is better than b, -1 if it is worse, 0 if that can't be told. */
+static int compare_by(const struct comparison *comparison, const struct path_result *a, const struct path_result *b,
+		      bool *by_rounds)
 {
 	struct rounds rounds = count_rounds(comparison, a, b);
+	const struct rounds whole = { rounds.all, rounds.all, 0 };
+	double chance_max = chance_of_rounds(&whole) < CHANCE_MAX / 2.0 ? CHANCE_MAX / 2.0 : CHANCE_MAX;
+	int side, lead = path_has_lead(comparison, a, b) ? 1 : path_has_lead(comparison, b, a) ? -1 : 0;
 
-	if (chance_of(&rounds) >= CHANCE_MAX)
-		return 0;
-	if (rounds.better > rounds.worse)
-		return path_has_lead(comparison, a, b);
-	return path_has_lead(comparison, b, a) ? -1 : 0;
-}
-
-/* The same by the spreads. */
-static int compare_spreads(const struct comparison *comparison, const struct path_result *a,
-			   const struct path_result *b)
-{
-	int sign = comparison->higher ? 1 : -1;
-
-	if (a->value.low > b->value.high)
-		return sign;
-	return a->value.high < b->value.low ? -sign : 0;
+	*by_rounds = false;
+	if (chance_of_ranks(comparison, a, b, &side) < chance_max && side == lead)
+		return side;
+	*by_rounds = true;
+	side = rounds.better > rounds.worse ? 1 : -1;
+	return chance_of_rounds(&rounds) < CHANCE_MAX / 2.0 && side == lead ? side : 0;
 }
 
 int path_compare(const struct comparison *comparison, const struct path_result *a, const struct path_result *b)
 {
-	int better;
+	bool by_rounds;
 
-	if (a->value.count < RUNS_FOR_VERDICT || b->value.count < RUNS_FOR_VERDICT)
-		return 0;
-	better = compare_spreads(comparison, a, b);
-	return better ? better : compare_rounds(comparison, a, b);
+	return compare_by(comparison, a, b, &by_rounds);
 }
 
 static void judge_path(const struct comparison *comparison, struct path_result *result)
 {
 	const struct path_result *base = &comparison->path[comparison->baseline];
-	int better = path_compare(comparison, result, base);
+	int better = compare_by(comparison, result, base, &result->by_rounds);
 
 	result->rounds = count_rounds(comparison, result, base);
-	result->by_rounds = better && !compare_spreads(comparison, result, base);
 	result->change = base->value.median > 0.0 && result->value.count ?
 				 (comparison->higher ? result->value.median / base->value.median :
 						       base->value.median / result->value.median) -

@@ -25,8 +25,8 @@ SERVER = f"{TINY} serve {{port}}"
 CLIENT = f"{TINY} ask {{port}} 100000"
 FOREVER = "tail -f /dev/null"
 ALL = ["tcp", *(name for name in PATHS if name != "tcp")]
-# Of three rounds. sg: better beyond doubt; copy: its spread overlaps tcp's; auto: worse.
-FIGURES = {"tcp": [100, 110, 90], "copy": [95, 120, 105], "sg": [150, 140, 160], "auto": [50, 60, 40]}
+# Of five rounds. sg: better beyond doubt; copy: its spread overlaps tcp's; auto: worse.
+FIGURES = {"tcp": [100, 110, 90, 101, 99], "copy": [95, 120, 105, 106, 104], "sg": [150, 140, 160, 149, 151], "auto": [50, 60, 40, 51, 49]}
 AWKWARD = "<b>one & \"two\"</b>"
 
 
@@ -78,7 +78,7 @@ def outcome(zc, tmp_path_factory):
     directory = tmp_path_factory.mktemp("outcome")
     files = {kind: directory / f"out.{kind}" for kind in ("json", "csv", "html")}
     done = zc("compare", "--name", AWKWARD, "--server", SERVER, "--client", playing(directory, FIGURES), "--paths",
-              ",".join(FIGURES), "--repeat", 3, "--warmup", 0, "--metric", "^figure ([0-9.]+)", "--unit", "pieces/s",
+              ",".join(FIGURES), "--repeat", 5, "--warmup", 0, "--metric", "^figure ([0-9.]+)", "--unit", "pieces/s",
               "--bytes", "^moved ([0-9]+) bytes", "--note", "weather=fair", *options(files))
     assert (done.returncode, done.stderr) == (0, "")
     comparison = json.loads(files["json"].read_text())["comparisons"][0]
@@ -95,7 +95,7 @@ def options(files):
 def test_table(outcome):
     text = outcome[0]
     rows = {line.split()[0]: line.split() for line in text.splitlines() if line.split()[:1] and line.split()[0] in FIGURES}
-    assert text.startswith(f"{AWKWARD}\n  pieces/s, higher is better; 3 runs of each path, interleaved\n")
+    assert text.startswith(f"{AWKWARD}\n  pieces/s, higher is better; 5 runs of each path, interleaved\n")
     assert text.count("\n  tcp ") == 2  # its row, and its explanation
     assert f"\n  Winner: sg, {150 / 100:.2f} times tcp.\n" in text
     found = {line.split()[0]: line for line in text.splitlines()[3:8]}
@@ -130,10 +130,10 @@ def test_json_holds_runs_and_what_is_made_of_them(outcome):
         per_gb = [(run["cpu_server_s"] + run["cpu_client_s"]) / 2e-4 for run in path["runs"]]
         assert path["cpu_s_per_gb"]["median"] == pytest.approx(statistics.median(per_gb))
     assert "statistics" not in path_of(comparison, "tcp")
-    # Both ends sent all of it, in three runs, by the path that was asked for or by copying.
+    # Both ends sent all of it, in five runs, by the path that was asked for or by copying.
     for name in ("copy", "sg"):
         paths = path_of(comparison, name)["statistics"]["paths"]
-        assert sum(path["bytes"] for path in paths.values()) == 3 * 200_000
+        assert sum(path["bytes"] for path in paths.values()) == 5 * 200_000
         assert set(paths) <= {"copy", name}
 
 
@@ -141,7 +141,7 @@ def test_csv_has_a_row_for_each_run(outcome):
     _, comparison, files = outcome
     rows = list(csv.DictReader(io.StringIO(files["csv"].read_text(), newline="")))
     expected = [(path["path"], run) for path in comparison["paths"] for run in path["runs"]]
-    assert len(rows) == len(expected) == 12
+    assert len(rows) == len(expected) == 20
     for row, (path, run) in zip(rows, expected):
         assert (row["name"], row["path"], row["status"], row["weather"]) == (AWKWARD, path, "ok", "fair")
         assert (int(row["round"]), int(row["order"])) == (run["round"], run["order"])
@@ -207,7 +207,7 @@ def test_results_are_merged(outcome, zc, tmp_path):
     page = Page((tmp_path / "both.html").read_text())
     assert page.references == ["#c0", "#c1"]
     assert page.texts["h2"] == [AWKWARD, "the other one"]
-    assert len((tmp_path / "both.csv").read_text().splitlines()) == 1 + 2 * 12
+    assert len((tmp_path / "both.csv").read_text().splitlines()) == 1 + 2 * 20
     again = zc("compare", "--merge", files["json"], other, "--json", "-")
     assert json.loads(again.stdout)["comparisons"] == [comparison, comparison | {"name": "the other one"}]
 
@@ -259,8 +259,8 @@ def test_seconds_are_the_figure_without_another(compare):
 
 
 def test_lower_is_better(compare, tmp_path):
-    comparison = measured(compare, "--metric", "figure ([0-9]+)", "--unit", "us", "--lower", repeat=3,
-                          client=playing(tmp_path, {"tcp": [30, 31, 32], "copy": [10, 11, 12]}))
+    comparison = measured(compare, "--metric", "figure ([0-9]+)", "--unit", "us", "--lower", repeat=5,
+                          client=playing(tmp_path, {"tcp": [30, 31, 32, 33, 29], "copy": [10, 11, 12, 9, 13]}))
     assert comparison["winner"] == "copy"
     assert path_of(comparison, "copy")["change"] == pytest.approx(31 / 11 - 1)
 
