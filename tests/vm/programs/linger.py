@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """
-linger.py HOW ADDRESS DOWN UP: a connection over RDMA to a process that listens there; DOWN, a command, takes the network away, UP brings it back
+linger.py HOW ADDRESS DOWN UP: a connection over RDMA to a process that listens there; DOWN, a command, ends once the network is gone, UP brings it back
 after three seconds. The connecting end sends meanwhile what it can without waiting, and ends: by HOW, close, shutdown, exit, or killed, right behind a
 close. Tells what each has sent and received, and how it ended. To be run under libzc.so.
 """
