@@ -99,13 +99,13 @@ static void print_wrapped(FILE *out, const char *label, const char *text)
 void table_print(FILE *out, const struct comparison *comparison)
 {
 	const char *base = path_name(comparison->path[comparison->baseline].path);
-	char against[32];
+	char better[40]; /* whichever figure is: a sign alone would leave open what a percentage of less is */
 
 	fprintf(out, "%s\n", comparison->name);
 	fprintf(out, "  %s, %s is better; %u runs of each path, interleaved\n\n", comparison->unit,
 		comparison->higher ? "higher" : "lower", comparison->repeat);
-	snprintf(against, sizeof(against), "against %s", base);
-	fprintf(out, "  %-9s  %12s  %23s  %-24s  %11s  %17s\n", "path", "median", spread_name(comparison), against,
+	snprintf(better, sizeof(better), "better than %s by", base);
+	fprintf(out, "  %-9s  %12s  %23s  %-24s  %11s  %17s\n", "path", "median", spread_name(comparison), better,
 		divisor_name(comparison), spread_name(comparison));
 	for (size_t i = 0; i < comparison->paths; i++)
 		print_row(out, comparison, &comparison->path[i]);

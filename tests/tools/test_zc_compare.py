@@ -104,6 +104,7 @@ def test_table(outcome):
         median, low, high = statistics.median(FIGURES[name]), min(FIGURES[name]), max(FIGURES[name])
         words = [show(median), show(low), "-", show(high), *said.split()]
         assert found[name].split()[1:1 + len(words)] == words
+    assert found["auto"].index("-50.0 %") == found["path"].index("better than tcp by")
 
 
 def show(value):
