@@ -83,20 +83,27 @@ static int parse_number(const struct extract *extract, const char *text, double 
 	char *end;
 
 	*out = strtod(text, &end);
-	if (end == text || !isfinite(*out)) {
+	unit = extract->has_units && *end ? strchr(units, *end) : NULL;
+	end += unit ? 1 : strspn(end, " \t");
+	if (end == text || *end || !isfinite(*out)) {
 		snprintf(why, bytes, "'%.40s' is no number", text);
 		return -EINVAL;
 	}
-	unit = extract->has_units && *end ? strchr(units, *end) : NULL;
 	for (; unit && unit >= units; unit--)
 		*out *= 1024.0;
 	*out *= extract->scale;
 	return 0;
 }
 
+static bool is_digit(char c)
+{
+	return c >= '0' && c <= '9';
+}
+
 static int extract_regex(const struct extract *extract, const char *text, double *out, char *why, size_t bytes)
 {
 	regmatch_t match[2];
+	const char *after;
 	char number[64];
 	size_t length;
 
@@ -104,7 +111,14 @@ static int extract_regex(const struct extract *extract, const char *text, double
 		snprintf(why, bytes, "nothing in the client's output matches '%s'", extract->text);
 		return -EINVAL;
 	}
+	after = text + match[1].rm_eo;
 	length = (size_t)(match[1].rm_eo - match[1].rm_so);
+	if (length && is_digit(after[-1]) &&
+	    (is_digit(after[0]) || ((after[0] == '.' || after[0] == ',') && is_digit(after[1])))) {
+		snprintf(why, bytes, "'%s' matches only the beginning of a number, '%.*s' of '%.*s'", extract->text,
+			 (int)length, after - length, (int)(length + strspn(after, "0123456789.,")), after - length);
+		return -EINVAL;
+	}
 	snprintf(number, sizeof(number), "%.*s", (int)(length < sizeof(number) ? length : sizeof(number) - 1),
 		 text + match[1].rm_so);
 	return parse_number(extract, number, out, why, bytes);

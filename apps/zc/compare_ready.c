@@ -9,6 +9,7 @@
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -16,9 +17,27 @@
 
 #define STATE_LISTEN 0x0a
 
-int port_pick(char out[8])
+#define PORT_FIRST 1024u
+#define PORT_END 65536u
+#define TRIES 200
+
+/* The ports that the kernel gives to whoever connects. */
+static void read_range(unsigned int *least, unsigned int *most)
 {
-	struct sockaddr_in address = { .sin_family = AF_INET };
+	FILE *file = fopen("/proc/sys/net/ipv4/ip_local_port_range", "re");
+
+	if (!file || fscanf(file, "%u %u", least, most) != 2) {
+		*least = 32768;
+		*most = 60999;
+	}
+	if (file)
+		fclose(file);
+}
+
+/* Returns 0 or -errno. 0 for any, and then told which. */
+static int try_port(unsigned int *port)
+{
+	struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons((uint16_t)*port) };
 	socklen_t bytes = sizeof(address);
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), rc = 0;
 
@@ -28,7 +47,31 @@ int port_pick(char out[8])
 	    getsockname(fd, (struct sockaddr *)&address, &bytes))
 		rc = -errno;
 	close(fd);
-	snprintf(out, 8, "%u", ntohs(address.sin_port));
+	*port = ntohs(address.sin_port);
+	return rc;
+}
+
+/* Not one that another's connection may get before the server has it, if there are others. */
+int port_pick(char out[8])
+{
+	unsigned int least, most, port = 0;
+	int rc = -EADDRINUSE;
+
+	read_range(&least, &most);
+	for (int i = 0; rc && i < TRIES; i++) {
+		uint32_t dice;
+
+		if (getrandom(&dice, sizeof(dice), 0) != sizeof(dice))
+			break;
+		port = PORT_FIRST + dice % (PORT_END - PORT_FIRST);
+		if (port < least || port > most)
+			rc = try_port(&port);
+	}
+	if (rc) {
+		port = 0;
+		rc = try_port(&port);
+	}
+	snprintf(out, 8, "%u", port);
 	return rc;
 }
 

@@ -424,7 +424,8 @@ def test_client_without_end(compare):
 
 @pytest.mark.parametrize("option, text, said", [
     ("--metric", "figure ([0-9]+)", "nothing in the client's output matches 'figure ([0-9]+)'"),
-    ("--metric", "moved 200000 (bytes)", "'bytes' is no number"),
+    ("--metric", "moved 200000 (bytes)", "'bytes' is no number"), ("--metric", "moved (200000 b)", "'200000 b' is no number"),
+    ("--metric", "moved (2000)", "'moved (2000)' matches only the beginning of a number, '2000' of '200000'"),
     ("--metric-json", "/rate", "the client printed no JSON"),
 ])
 def test_client_without_the_figure(compare, option, text, said):
