@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -49,6 +50,18 @@ static void finish_stream(struct end *end)
 	MUST(shutdown(end->fd, SHUT_WR));
 	EXPECT(recv(end->fd, reply, sizeof(reply), MSG_WAITALL) == 10);
 	EXPECT(!memcmp(reply, "0123456789", 10));
+}
+
+/* What each end maps from here on is locked, and so filled at once, by a daemon that must not wait for memory. */
+void process_locked(struct end *end, long bytes)
+{
+	CALL(mlockall(MCL_FUTURE));
+	if (!serve_stream(end)) {
+		for (int i = 0; i < 6; i++)
+			send_part(end->fd, (size_t)bytes, i);
+		finish_stream(end);
+	}
+	CALL(munlockall());
 }
 
 /* Parent and child take turns on one connection. */
