@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How often chance alone would tell two paths apart as much as their runs do, were there no difference. By the ranks of all runs (H. B. Mann and
- * D. R. Whitney, "On a test of whether one of two random variables is stochastically larger than the other", 1947), and by the
- * rounds that both have run (the sign test): those share the machine's moment, and a drift from round to round takes nothing
- * from that. Both of two sides. Equal values count half by the ranks, and tell nothing by the rounds.
+ * How often chance alone would tell two paths apart as much as their runs do, were there no difference. By the ranks of all
+ * runs (H. B. Mann and D. R. Whitney, "On a test of whether one of two random variables is stochastically larger than the
+ * other", 1947), and by the rounds that both have run (the sign test): those share the machine's moment, and a drift from
+ * round to round takes nothing from that. Both of two sides. Equal values count half by the ranks, and tell nothing by the
+ * rounds.
  */
 #include <math.h>
-#include <string.h>
 
 #include "apps/zc/compare.h"
 
@@ -25,7 +25,7 @@ static bool is_counted(const struct run *run)
 }
 
 /*
- * Returns how often the lesser side of `pairs` pairs, of n times m, has no more than `fewer` if all orders of the runs are as likely. The orders
+ * Returns in which share of all orders of n and m runs one side has no more than `fewer` of the n times m pairs. The orders
  * with u pairs on one side are the coefficients of q^u in the product of (1 - q^(m + i)) / (1 - q^i), i from 1 to n.
  */
 static double exact_share(size_t n, size_t m, size_t fewer)
