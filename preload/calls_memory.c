@@ -123,17 +123,23 @@ ZC_EXPORT int pkey_mprotect(void *at, size_t bytes, int protection, int key)
 
 ZC_EXPORT int mlockall(int flags)
 {
+	/* Said before, as other threads map at any time: what is unlocked in vain does no harm. */
+	bool before = flags & MCL_FUTURE ? atomic_exchange(&channel_is_locked, true) : atomic_load(&channel_is_locked);
 	int rc = real.mlockall(flags);
 
-	if (!rc)
-		atomic_store_explicit(&channel_is_locked, !!(flags & MCL_FUTURE), memory_order_relaxed);
+	if (rc)
+		atomic_store(&channel_is_locked, before);
+	else if (!(flags & MCL_FUTURE))
+		atomic_store(&channel_is_locked, false);
 	return rc;
 }
 
 ZC_EXPORT int munlockall(void)
 {
-	atomic_store_explicit(&channel_is_locked, false, memory_order_relaxed);
-	return real.munlockall();
+	int rc = real.munlockall();
+
+	atomic_store(&channel_is_locked, false);
+	return rc;
 }
 
 /* The heap's end moves down: what lies above it goes away. */

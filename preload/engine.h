@@ -87,6 +87,7 @@ struct engine {
 	/* in */
 	int error;		  /* that a look at the socket has used up, for when the ring is empty */
 	bool ended;		  /* the stream's end was seen there */
+	_Atomic bool told_death;  /* ECONNRESET for a peer that was killed: once, as the kernel does */
 	_Atomic bool kernel_told; /* of something on the socket, since it was asked last */
 	uint64_t kernel_asked;
 	_Atomic uint32_t sleepers;   /* threads that wait in the kernel for this lane */
@@ -249,8 +250,8 @@ void engine_after_fork(void); /* in the child */
 void engine_forked(struct conn *conn, pid_t child, bool far);
 extern uint32_t engine_premade; /* channels made by the present fork */
 
-/* Sends by the ring. Returns bytes taken, -errno or ENGINE_BY_KERNEL. */
-ssize_t engine_send(struct conn *conn, int fd, const struct iovec *iov, int count, int flags);
+/* Sends by the ring, and tells by which path most of it went. Returns bytes taken, -errno or ENGINE_BY_KERNEL. */
+ssize_t engine_send(struct conn *conn, int fd, const struct iovec *iov, int count, int flags, enum zc_path *path);
 
 /* sendfile() of a file, the same way. Returns as engine_send. */
 ssize_t engine_sendfile(struct conn *conn, int fd, int in, off64_t *offset, size_t bytes);

@@ -15,6 +15,6 @@ void engine_clean_lost(const struct iovec *iov, int count);
  * Before an end is told, all that was promised has to be there: an end after bytes that can't be had any more is none. Returns
  * `rc`, or -ECONNRESET.
  */
-ssize_t engine_end_of(struct engine *engine, ssize_t rc);
+ssize_t engine_end_of(struct engine *engine, int fd, ssize_t rc);
 
 #endif

@@ -87,6 +87,8 @@ void engine_lanes_begin(struct conn *conn, struct engine *engine)
 	lane_arm(&engine->channel.in);
 	if (engine->reader)
 		atomic_store(&engine->channel.in.shared->reader, 1);
+	if (atomic_load(&engine->shut) & SHUT_OUT)
+		atomic_store(&engine->channel.out.shared->shut, 1);
 }
 
 static void met(struct conn *conn, struct engine *engine, int fd)
@@ -98,6 +100,8 @@ static void met(struct conn *conn, struct engine *engine, int fd)
 		      identity);
 	channel_open_sources(&engine->channel, &transport_cma, identity);
 	atomic_store(&engine->state, ENGINE_MET);
+	if (atomic_load(&engine->shut) & SHUT_OUT) /* meanwhile, by somebody who did not find it met */
+		atomic_store(&engine->channel.out.shared->shut, 1);
 	stats_conn(conn->slot, STAT_CONN_MEETINGS, 1);
 	log_trace("met its peer on this host");
 }
@@ -141,6 +145,8 @@ static int reach(struct engine *engine)
 		return -EAGAIN;
 	if (!room_for_own())
 		return -EMFILE;
+	if (!channel_has_room())
+		return -ENOSPC;
 	engine->reached = meet_reach(&engine->names);
 	engine->meeting_process = self;
 	if (engine->reached >= 0)
@@ -188,6 +194,8 @@ static int pick_up(struct conn *conn, struct engine *engine)
 			return -EAGAIN;
 		if (!room_for_own())
 			return -EMFILE;
+		if (!channel_has_room())
+			return -ENOSPC;
 		engine->offer = meet_offer(&engine->names);
 		if (engine->offer < 0)
 			return engine->offer;
@@ -270,7 +278,7 @@ static void try_to_meet(struct conn *conn, struct engine *engine, int fd)
 		met(conn, engine, fd);
 	else if (rc != -EAGAIN && (client || rc != -ECONNREFUSED)) {
 		log_info("fd %d: no meeting with the peer on this host: error %d", fd, -rc);
-		engine_stays_alone(conn, engine, REASON_MEETING_FAILED);
+		engine_stays_alone(conn, engine, rc == -ENOSPC ? REASON_MAPPINGS : REASON_MEETING_FAILED);
 	} else if ((rc == -EAGAIN ? atomic_load(&engine->calls) > OFFER_CALLS_MAX : ++engine->tries >= TRIES_MAX) &&
 		   has_had_its_time(engine))
 		engine_stays_alone(conn, engine, REASON_NO_PEER);

@@ -349,11 +349,11 @@ static ssize_t run(struct receive *receive, int first)
 			continue;
 		}
 		if (rc == TOOK_LAST)
-			return engine_end_of(receive->engine, ENGINE_BY_KERNEL);
+			return engine_end_of(receive->engine, receive->fd, ENGINE_BY_KERNEL);
 		if (rc == TOOK_FULL)
 			return receive->pipe_error == -EAGAIN ? ENGINE_PIPE_FULL : receive->pipe_error;
 		if (rc == TOOK_END)
-			return receive->done ? (ssize_t)receive->done : engine_end_of(receive->engine, 0);
+			return receive->done ? (ssize_t)receive->done : engine_end_of(receive->engine, receive->fd, 0);
 		if (rc == TOOK_NOTHING) {
 			rc = engine_wait_for_more(receive);
 			/* The number may be another's by now, whose bytes these would be. */

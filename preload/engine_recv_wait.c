@@ -198,7 +198,7 @@ ssize_t engine_wait_for_more(struct receive *receive)
 	if (engine->ended || engine->error) {
 		rc = -engine->error;
 		engine->error = 0;
-		return engine_end_of(engine, rc);
+		return engine_end_of(engine, receive->fd, rc);
 	}
 	if (engine_glance(receive->conn, engine, receive->flags))
 		return 1;
@@ -229,9 +229,11 @@ ssize_t engine_wait_for_more(struct receive *receive)
 	if (!rc && far_is(engine))
 		rc = far_take_error(engine);
 	/* An end that nobody has announced. The agent may have seen the SWITCH since this call has looked. */
-	if (!rc && far_is_cut(engine) && !(atomic_load(&engine->shut) & SHUT_IN)) {
-		if (receive->found_cut)
+	if (!rc && far_is_cut(engine) && !(atomic_load(&engine->shut) & SHUT_IN) && !atomic_load(&engine->told_death)) {
+		if (receive->found_cut) {
+			atomic_store(&engine->told_death, true);
 			return -ECONNRESET;
+		}
 		receive->found_cut = true;
 		return 1;
 	}
@@ -241,7 +243,7 @@ ssize_t engine_wait_for_more(struct receive *receive)
 	if (lane_is_empty(&engine->channel.in)) {
 		if (!rc)
 			engine->kernel_asked = 0; /* the next call is told so, too */
-		return engine_end_of(engine, rc);
+		return engine_end_of(engine, receive->fd, rc);
 	}
 	engine->ended = !rc;
 	engine->error = (int)-rc;

@@ -306,7 +306,7 @@ static struct far_first first_of(const struct iovec *iov, size_t bytes)
 	return (struct far_first){ *(const uint8_t *)iov->iov_base, bytes };
 }
 
-ssize_t engine_send(struct conn *conn, int fd, const struct iovec *iov, int count, int flags)
+ssize_t engine_send(struct conn *conn, int fd, const struct iovec *iov, int count, int flags, enum zc_path *path)
 {
 	struct engine *engine;
 	ssize_t done;
@@ -315,6 +315,7 @@ ssize_t engine_send(struct conn *conn, int fd, const struct iovec *iov, int coun
 	struct lock_hold hold;
 	size_t bytes = 0;
 
+	*path = PATH_BSDP;
 	if (engine_is_passed_by(conn))
 		return ENGINE_BY_KERNEL;
 	done = count == 1 ? engine_join(conn, fd, iov) : JOIN_NOT;
@@ -349,6 +350,8 @@ ssize_t engine_send(struct conn *conn, int fd, const struct iovec *iov, int coun
 			}
 		} while (done == BETWEEN);
 	}
+	if (announced.count)
+		*path = announced.path;
 	if (announced.count && announced.path == PATH_ZSDP)
 		sources_wait(conn, engine, &announced);
 	engine_leave(conn);

@@ -208,12 +208,10 @@ static ssize_t take_path(struct conn *conn, int fd, const struct iovec *iov, int
 static ssize_t send_by_engine(struct conn *conn, int fd, const struct iovec *iov, int count, int flags,
 			      enum zc_path *path)
 {
-	ssize_t rc = engine_send(conn, fd, iov, count, flags);
+	ssize_t rc = engine_send(conn, fd, iov, count, flags, path);
 
-	if (rc != SEND_BY_KERNEL) {
-		*path = PATH_BSDP;
+	if (rc != SEND_BY_KERNEL)
 		return rc;
-	}
 	if (conn->policy != PATH_AUTO || (engine_has_met(conn) && !far_compare_takes_tcp(conn))) {
 		rc = send_before_kernel(conn, fd, flags, REASON_NONE);
 		return rc < 0 ? rc : SEND_BY_KERNEL;

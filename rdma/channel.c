@@ -13,6 +13,12 @@
 
 _Atomic bool channel_is_locked;
 
+#define MAPPINGS 3u	      /* of each channel */
+#define MAPPINGS_USUAL 65530u /* vm.max_map_count, where the kernel does not say */
+
+static _Atomic uint32_t mapped_channels; /* a child has its parent's */
+static _Atomic uint32_t channels_max;	 /* 0: not known yet */
+
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 _Static_assert(sizeof(struct channel_header) <= CHANNEL_HEADER_BYTES, "the header has one page");
@@ -20,6 +26,33 @@ _Static_assert(sizeof(struct channel_header) <= CHANNEL_HEADER_BYTES, "the heade
 static uint64_t segment_bytes(uint32_t ring_bytes)
 {
 	return CHANNEL_HEADER_BYTES + 2ull * ring_bytes + 2ull * SOURCE_AREA_BYTES;
+}
+
+/* vm.max_map_count: asked once, for it costs three system calls. */
+static uint32_t mappings_max(void)
+{
+	char text[16] = "";
+	uint32_t most = 0;
+	long fd = sys_call(SYS_openat, AT_FDCWD, (long)"/proc/sys/vm/max_map_count", O_RDONLY | O_CLOEXEC, 0, 0, 0);
+
+	if (fd >= 0) {
+		sys_call(SYS_read, fd, (long)text, sizeof(text) - 1, 0, 0, 0);
+		sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
+	}
+	for (const char *at = text; *at >= '0' && *at <= '9' && most < UINT32_MAX / 16; at++)
+		most = most * 10 + (uint32_t)(*at - '0');
+	return most ? most : MAPPINGS_USUAL;
+}
+
+bool channel_has_room(void)
+{
+	uint32_t most = atomic_load_explicit(&channels_max, memory_order_relaxed);
+
+	if (!most) {
+		most = mappings_max() / 2 / MAPPINGS;
+		atomic_store_explicit(&channels_max, most ? most : 1, memory_order_relaxed);
+	}
+	return atomic_load_explicit(&mapped_channels, memory_order_relaxed) < most;
 }
 
 /* In memory each ring is there twice. */
@@ -80,6 +113,7 @@ static int map_segment(struct channel *channel, int fd, uint32_t ring_bytes, enu
 
 	if (base < 0 && base > -4096)
 		return (int)base;
+	atomic_fetch_add_explicit(&mapped_channels, 1, memory_order_relaxed);
 	rings = (uint8_t *)base + CHANNEL_HEADER_BYTES;
 	channel->header = (struct channel_header *)base;
 	for (uint32_t i = 0; i < 2; i++) {
@@ -192,6 +226,14 @@ void channel_begin_at(struct channel *channel, uint64_t position)
 	begin_lane(&channel->in, position);
 }
 
+bool channel_died_unread(const struct channel *channel)
+{
+	const struct lane_shared *in = channel->in.shared, *out = channel->out.shared;
+
+	return !atomic_load(&in->shut) && !atomic_load(&out->gone) && !lane_leaves(&channel->out) &&
+	       !lane_has_left(&channel->in) && lane_backlog(&channel->out) > 0;
+}
+
 void channel_empty(struct channel *channel)
 {
 	sys_call(SYS_madvise, (long)channel->header, mapped_bytes(channel->out.bytes), MADV_REMOVE, 0, 0, 0);
@@ -201,8 +243,10 @@ void channel_close(struct channel *channel)
 {
 	if (channel->out.out)
 		source_out_close(channel->out.out);
-	if (channel->header)
+	if (channel->header) {
 		sys_call(SYS_munmap, (long)channel->header, mapped_bytes(channel->out.bytes), 0, 0, 0, 0);
+		atomic_fetch_sub_explicit(&mapped_channels, 1, memory_order_relaxed);
+	}
 	if (channel->fd >= 0)
 		sys_call(SYS_close, channel->fd, 0, 0, 0, 0, 0);
 	channel->header = NULL;

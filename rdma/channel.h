@@ -10,6 +10,7 @@
 #define ZC_RDMA_CHANNEL_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -17,7 +18,7 @@
 #include "rdma/source.h"
 
 #define CHANNEL_MAGIC 0x7a636368616e3031ull /* "zcchan01" */
-#define CHANNEL_VERSION 6u
+#define CHANNEL_VERSION 7u
 #define CHANNEL_NONCE_BYTES 16
 #define CHANNEL_HEADER_BYTES 4096u
 
@@ -44,6 +45,12 @@ struct channel {
 /* What the process maps from now on is locked (mlockall with MCL_FUTURE): channels are not, as a kernel's buffers are none of its memory. */
 extern _Atomic bool channel_is_locked;
 
+/*
+ * Whether another one may be mapped: all together take at most half of the mappings that a process may have (vm.max_map_count), as
+ * one without any gets no memory and no threads. To be asked before a meeting; what carries unread bytes is mapped anyway.
+ */
+bool channel_has_room(void);
+
 /* Makes a channel as the accepting end. Ownership: channel_close(). Returns 0 or -errno. */
 int channel_make(struct channel *channel, uint32_t ring_bytes);
 
@@ -65,6 +72,12 @@ void channel_open_sources(struct channel *channel, const struct transport_ops *t
  */
 void channel_begin_at(struct channel *channel, uint64_t position);
 void channel_empty(struct channel *channel);
+
+/*
+ * On one host, where the TCP stream has ended: whether the peer was killed with bytes of the ring unread, which the kernel would
+ * have answered by a reset. Who closes or shuts his end by an intercepted call says so in the segment, and who leaves the ring does.
+ */
+bool channel_died_unread(const struct channel *channel);
 
 /* Ends this process's use. Sources that it has announced are to be kept before: source_keep_all(). */
 void channel_close(struct channel *channel);

@@ -91,6 +91,7 @@ struct lane_shared {
 	_Atomic uint32_t on_ring;
 	_Atomic uint32_t intent; /* a TAKEOVER is about to be put */
 	_Atomic uint32_t cpu;	 /* where it ran last, plus 1: a hint */
+	_Atomic uint32_t shut;	 /* its program has ended the stream (SHUT_WR), and may go on to receive */
 	/* producer: stream position; by itself, for it changes when the consumer may be at `tail` already */
 	_Alignas(LANE_LINE) _Atomic uint64_t sent;
 };

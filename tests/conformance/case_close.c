@@ -225,6 +225,86 @@ void close_in_mid_send(struct end *end, long piece)
 	free(data);
 }
 
+/* A process that is killed with all bytes read: what it has sent arrives, then the end of file. Argument: bytes. */
+void close_killed_read(struct end *end, long bytes)
+{
+	int port;
+	pid_t child;
+
+	if (end->server) {
+		accept_one(end);
+		get_going(end);
+		await(end, "waits");
+		give_pattern(end->fd, 1000, 9, 0);
+		await(end, "dead");
+		take_to_end(end->fd, 8, 0);
+		return;
+	}
+	port = (int)await_number(end);
+	child = (pid_t)MUST(fork());
+	if (!child) {
+		end->fd = connect_to(addresses.ipv4, port);
+		get_going(end);
+		tell(end, "waits");
+		take_pattern(end->fd, 1000, 9, 0);
+		give_pattern(end->fd, (size_t)bytes, 8, 0);
+		kill(getpid(), SIGKILL);
+	}
+	reap(child);
+	tell(end, "dead");
+}
+
+/* A process that is killed with bytes unread: what it has sent arrives, then a reset, once. Argument: bytes that it has sent. */
+void close_killed_unread(struct end *end, long bytes)
+{
+	int port;
+	pid_t child;
+
+	if (end->server) {
+		accept_one(end);
+		get_going(end);
+		give_pattern(end->fd, 1000, 9, 0);
+		await(end, "dead");
+		await_reset(end->fd);
+		take_pattern(end->fd, (size_t)bytes, 8, 0);
+		note_recv(end->fd);
+		note_recv(end->fd);
+		return;
+	}
+	port = (int)await_number(end);
+	child = (pid_t)MUST(fork());
+	if (!child) {
+		end->fd = connect_to(addresses.ipv4, port);
+		get_going(end);
+		give_pattern(end->fd, (size_t)bytes, 8, 0);
+		await_bytes(end->fd, 1000);
+		kill(getpid(), SIGKILL);
+	}
+	reap(child);
+	tell(end, "dead");
+}
+
+/* A stream that has ended is no reset, whatever the other end has unread: it may receive that later. */
+void close_shutdown_unread(struct end *end, long bytes)
+{
+	meet(end);
+	get_going(end);
+	if (end->server) {
+		give_pattern(end->fd, (size_t)bytes, 9, 0);
+		tell(end, "sent");
+		take_to_end(end->fd, 8, 0);
+		note_recv(end->fd);
+		tell(end, "ended");
+		return;
+	}
+	await(end, "sent");
+	await_bytes(end->fd, 1);
+	send_in_pieces(end->fd, (size_t)bytes);
+	CALL(shutdown(end->fd, SHUT_WR));
+	await(end, "ended");
+	take_to_end(end->fd, 9, 0);
+}
+
 /*
  * Both send what fits in their buffers, then both receive: nobody may wait for the other. A send buffer may be as large as
  * net.core.wmem_max says, and on older kernels that is 212992 bytes, doubled by the kernel.

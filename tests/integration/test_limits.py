@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from apps import BUILD
+from apps import BUILD, need
 
 LIBRARY = BUILD / "preload/libzc.so"
 PATHS = ["copy", "sg", "zerocopy", "bsdp", "azsdp", "auto"]
@@ -88,3 +88,44 @@ def test_connections_are_not_locked_with_their_program(path, tmp_path):
     told = subprocess.run([BUILD / "apps/zc/zc", "stat", "--json", file], capture_output=True, text=True, check=True)
     assert re.search('"ring_receive_bytes": *[1-9]', told.stdout)  # they have met
     assert int(done.stdout) < 1024  # KiB, of 12 MiB at each end
+
+
+# Mappings of connections that have met, in a process that may have so many in all.
+CROWD = """
+import socket
+server = socket.create_server(("127.0.0.1", 0))
+pairs = []
+for _ in range(100):
+    client = socket.create_connection(server.getsockname())
+    pairs.append((client, server.accept()[0]))
+    for turn in range(20):
+        for one, other in [pairs[-1], pairs[-1][::-1]]:
+            one.sendall(bytes([turn]) * 1000)
+            assert other.recv(1000, socket.MSG_WAITALL) == bytes([turn]) * 1000
+def mappings():
+    return sum("zc-channel" in line for line in open("/proc/self/maps"))
+print(mappings())
+for one, other in pairs:
+    one.close()
+    other.close()
+print(mappings())
+"""
+
+
+def test_mappings_are_left_to_the_program(tmp_path):
+    limit, stats = tmp_path / "limit", tmp_path / "stats"
+    limit.write_text("600\n")
+    stats.mkdir()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ZC_")}
+    within = [need("unshare"), *([] if os.geteuid() == 0 else ["-r"]), "-m", "sh", "-c",
+              f"mount --bind '{limit}' /proc/sys/vm/max_map_count && exec \"$@\"", "sh"]
+    if subprocess.run([*within, "true"], env=environment, timeout=60, capture_output=True, check=False).returncode:
+        pytest.skip("no mount namespaces here")
+    done = subprocess.run([*within, "env", f"LD_PRELOAD={LIBRARY}", "ZC_PATH=bsdp", f"ZC_STATS_DIR={stats}", sys.executable, "-c", CROWD],
+                          env=environment, timeout=60, capture_output=True, text=True, check=True)
+    at_most, after = map(int, done.stdout.split())
+    assert 200 < at_most <= 300
+    assert after == 0
+    (file,) = stats.iterdir()
+    told = subprocess.run([BUILD / "apps/zc/zc", "stat", file], capture_output=True, text=True, check=True)
+    assert "mappings" in told.stdout

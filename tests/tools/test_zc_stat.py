@@ -69,6 +69,17 @@ def test_counts_are_those_of_the_program(zc, pair):
     assert timed["buckets"][0]["from_ns"] <= timed["p50"] and timed["p999"] <= timed["buckets"][-1]["below_ns"]
 
 
+def test_sends_are_timed_by_the_path_that_they_took(zc, pair):
+    running = pair("zsdp")
+    for _ in range(50):  # one send of sixteen is timed, and how many have room in the ring is open
+        running.send(100, 256 << 10)
+        paths = connection(process_of(zc("stat", running.pid, "--json")), "client")["paths"]
+        if paths["zsdp"]["latency_ns"]["timed_sends"]:
+            break
+    assert paths["zsdp"]["latency_ns"]["timed_sends"] > 0
+    assert all(path["latency_ns"]["timed_sends"] <= path["calls"] for path in paths.values())
+
+
 def test_rules_hold_for_a_connect_that_is_under_way(zc, pair, tmp_path):
     rules = tmp_path / "rules"
     rules.write_text("use copy client * 127.0.0.1:*\n")

@@ -63,7 +63,7 @@ static void send_while(void *(*does)(void *))
 	other_does = does;
 	assert_int_equal(sem_init(&other_waits, 0, 0), 0);
 	cable.agent = begin_other;
-	sent_by[0] = engine_send(conns[CLIENT], ends[CLIENT], &iov, 1, 0);
+	sent_by[0] = engine_send(conns[CLIENT], ends[CLIENT], &iov, 1, 0, &(enum zc_path){ PATH_BSDP });
 	if (sent_by[0] == ENGINE_BY_KERNEL)
 		sent_by[0] = send_raw("AAAA", 4);
 	assert_true(other_began);
@@ -123,7 +123,8 @@ static void stream_ends_behind_a_takeover_that_was_given_up(void **state)
 		rc = raw.done;
 		put += rc > 0 ? (size_t)rc : 0;
 	} while (rc > 0);
-	assert_int_equal(engine_send(conns[CLIENT], ends[CLIENT], &iov, 1, MSG_DONTWAIT), ENGINE_BY_KERNEL);
+	assert_int_equal(engine_send(conns[CLIENT], ends[CLIENT], &iov, 1, MSG_DONTWAIT, &(enum zc_path){ PATH_BSDP }),
+			 ENGINE_BY_KERNEL);
 	assert_true(engine_of(CLIENT)->far.was_void);
 	engine_shuts(conns[CLIENT], ends[CLIENT], SHUT_WR);
 	assert_int_equal(sys_call(SYS_shutdown, ends[CLIENT], SHUT_WR, 0, 0, 0, 0), 0);

@@ -32,7 +32,7 @@ static ssize_t send_raw(const void *bytes, size_t count)
 static ssize_t send_one(char byte)
 {
 	struct iovec iov = { &byte, 1 };
-	ssize_t rc = engine_send(conns[CLIENT], ends[CLIENT], &iov, 1, MSG_DONTWAIT);
+	ssize_t rc = engine_send(conns[CLIENT], ends[CLIENT], &iov, 1, MSG_DONTWAIT, &(enum zc_path){ PATH_BSDP });
 
 	return rc == ENGINE_BY_KERNEL ? send_raw(&byte, 1) : rc;
 }

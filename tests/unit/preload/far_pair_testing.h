@@ -134,7 +134,7 @@ static inline ssize_t send_next(int end, char *data, size_t bytes)
 
 	for (size_t i = 0; i < bytes; i++)
 		data[i] = (char)byte_at(end, sent[end] + i);
-	rc = engine_send(conns[end], ends[end], &iov, 1, MSG_DONTWAIT);
+	rc = engine_send(conns[end], ends[end], &iov, 1, MSG_DONTWAIT, &(enum zc_path){ PATH_BSDP });
 	if (rc == ENGINE_BY_KERNEL) {
 		__attribute__((cleanup(engine_raw_ends))) struct engine_raw raw =
 			engine_raw_begins(conns[end], ends[end], MSG_DONTWAIT);
