@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* The one symbol of libzc-verbs.so. */
+/* The symbols of libzc-verbs.so: all that the library needs, and what others may ask. */
 #define _GNU_SOURCE
+#include <stdio.h>
+
+#include "common/verbs_probe.h"
 #include "rdma/verbs_internal.h"
 
 extern const struct verbs_table zc_verbs;
@@ -47,3 +50,27 @@ __attribute__((visibility("default"))) const struct verbs_table zc_verbs = {
 	.tell_broken = verbs_tell_broken,
 	.close = verbs_close,
 };
+
+#define DEVICES_MAX 16
+
+__attribute__((visibility("default"))) verbs_probe_function zc_verbs_probe;
+
+enum verbs_probe zc_verbs_probe(char *said, size_t bytes)
+{
+	struct verbs_device devices[DEVICES_MAX];
+	enum verbs_trouble trouble;
+	size_t memlock;
+	int count = verbs_devices(devices, DEVICES_MAX, &trouble, &memlock);
+	uint32_t queue_pairs = 0;
+
+	if (trouble != VERBS_FINE) {
+		snprintf(said, bytes, "%s", verbs_tell(trouble));
+		return trouble == VERBS_NO_DEVICE ? VERBS_PROBE_NO_DEVICE :
+		       trouble == VERBS_NO_GID	  ? VERBS_PROBE_NO_ADDRESS :
+						    VERBS_PROBE_USELESS;
+	}
+	for (int i = 0; i < count && i < DEVICES_MAX; i++)
+		queue_pairs = devices[i].queue_pairs > queue_pairs ? devices[i].queue_pairs : queue_pairs;
+	snprintf(said, bytes, "%u queue pairs", queue_pairs);
+	return VERBS_PROBE_OPENED;
+}

@@ -3,6 +3,9 @@
 #ifndef ZC_APPS_ZC_DOCTOR_H
 #define ZC_APPS_ZC_DOCTOR_H
 
+#include <stdbool.h>
+#include <stddef.h>
+
 enum health { HEALTH_OK, HEALTH_LIMITED, HEALTH_MISSING };
 
 struct finding {
@@ -31,5 +34,14 @@ int doctor_connect(int fds[2]);
 
 /* What the program of the checks `library` and `zerocopy_path` does, under libzc.so. Returns its exit status. */
 int doctor_probe(void);
+
+/*
+ * Runs a part of a check in a child, which writes a line to `out` and ends; one that hangs is killed. Returns 0 with the line in
+ * `said`, or -EIO with the line, or with how the child ended.
+ */
+int doctor_in_child(void (*run)(const char *argument, int out), const char *argument, char *said, size_t bytes);
+
+/* Opens the devices of these names by the plug-in, and says so or why not. Returns whether it could. */
+bool doctor_opens_devices(const char *plug_in, const char *names, struct finding *out);
 
 #endif

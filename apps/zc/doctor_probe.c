@@ -7,13 +7,11 @@
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "apps/zc/doctor.h"
@@ -145,54 +143,10 @@ static void become_probe(const char *library, int out)
 	_exit(EXIT_FAILURE);
 }
 
-/* Reads what the program says until it closes its end; a program that hangs is killed. */
-static void listen_to(pid_t child, int in, char *out, size_t bytes)
-{
-	struct pollfd wait = { .fd = in, .events = POLLIN };
-	size_t used = 0;
-
-	for (;;) {
-		ssize_t got;
-
-		if (poll(&wait, 1, PROBE_WAIT_MS) == 0) {
-			kill(child, SIGKILL);
-			used = (size_t)snprintf(out, bytes, "it did not answer within %d s", PROBE_WAIT_MS / 1000);
-			break;
-		}
-		got = read(in, out + used, bytes - 1 - used);
-		if (got <= 0)
-			break;
-		used += (size_t)got;
-	}
-	out[used < bytes ? used : bytes - 1] = '\0';
-	out[strcspn(out, "\n")] = '\0';
-}
-
 /* Runs the probe under the library. Returns 0 with its report; -EIO with what it said, or how it ended, in `said`. */
 static int run_probe(const char *library, struct report *out, char *said, size_t bytes)
 {
-	int pipes[2], status = 0;
-	pid_t child;
-
-	if (pipe(pipes) < 0) {
-		snprintf(said, bytes, "pipe: %s", strerror(errno));
-		return -EIO;
-	}
-	fflush(stdout);
-	child = fork();
-	if (!child)
-		become_probe(library, pipes[1]);
-	close(pipes[1]);
-	if (child > 0)
-		listen_to(child, pipes[0], said, bytes);
-	close(pipes[0]);
-	if (child < 0 || waitpid(child, &status, 0) != child) {
-		snprintf(said, bytes, "fork: %s", strerror(errno));
-		return -EIO;
-	}
-	if (WIFSIGNALED(status) && !*said)
-		snprintf(said, bytes, "killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
-	if (status)
+	if (doctor_in_child(become_probe, library, said, bytes))
 		return -EIO;
 	return sscanf(said, "%llu %llu %llu %63s", &out->sends, &out->zerocopy, &out->guards, out->reason) == 4 ? 0 :
 														  -EIO;

@@ -97,19 +97,19 @@ static void look_at_devices(struct devices *out)
 		closedir(dir);
 }
 
-/* The plug-in is beside the library, or where it was built. */
-static bool has_plug_in(void)
+/* The plug-in is beside the library, or where it was built. Returns whether there is one, with its path. */
+static bool find_plug_in(char *path, size_t bytes)
 {
-	char library[4096], path[4200];
+	char library[4096];
 	char *slash;
 
 	if (library_find(library, sizeof(library)) || !(slash = strrchr(library, '/')))
 		return false;
 	*slash = '\0';
-	snprintf(path, sizeof(path), "%s/" PLUG_IN, library);
+	snprintf(path, bytes, "%s/" PLUG_IN, library);
 	if (!access(path, R_OK))
 		return true;
-	snprintf(path, sizeof(path), "%s/../rdma/" PLUG_IN, library);
+	snprintf(path, bytes, "%s/../rdma/" PLUG_IN, library);
 	return !access(path, R_OK);
 }
 
@@ -139,10 +139,8 @@ static void check_memlock(struct finding *out, const struct devices *devices)
 {
 	struct rlimit limit;
 
-	if (getrlimit(RLIMIT_MEMLOCK, &limit) || limit.rlim_cur >= MEMLOCK_GOOD || !geteuid()) {
-		finding_is(out, HEALTH_OK, "%s", devices->names);
+	if (getrlimit(RLIMIT_MEMLOCK, &limit) || limit.rlim_cur >= MEMLOCK_GOOD || !geteuid())
 		return;
-	}
 	finding_is(out, HEALTH_LIMITED, "%s, but %lu KB may be locked", devices->names,
 		   (unsigned long)limit.rlim_cur / 1024);
 	finding_means(
@@ -156,6 +154,7 @@ static void check_memlock(struct finding *out, const struct devices *devices)
 void doctor_rdma(struct finding *out)
 {
 	struct devices devices;
+	char plug_in[4200];
 
 	look_at_devices(&devices);
 	if (!*devices.names) {
@@ -172,10 +171,10 @@ void doctor_rdma(struct finding *out)
 	} else if (access(MANAGER, R_OK | W_OK) || !may_open_verbs()) {
 		finding_is(out, HEALTH_LIMITED, "%s, but this user may not open /dev/infiniband", devices.names);
 		finding_remedy(out, "rights on /dev/infiniband/rdma_cm and uverbs*: a udev rule, or rdma-core's");
-	} else if (!has_plug_in()) {
+	} else if (!find_plug_in(plug_in, sizeof(plug_in))) {
 		finding_is(out, HEALTH_LIMITED, "%s, but " PLUG_IN " is missing", devices.names);
 		finding_remedy(out, "build with libibverbs-dev and librdmacm-dev installed");
-	} else {
+	} else if (doctor_opens_devices(plug_in, devices.names, out)) {
 		check_memlock(out, &devices);
 	}
 }

@@ -64,12 +64,23 @@ def test_tcp_crosses_the_link_between_both_hosts(guest):
     assert after["zc0"] > before["zc0"]
 
 
-def test_doctor_shows_the_devices(guest):
-    checks = {check["id"]: check for check in json.loads(guest.text("doctor"))["checks"]}
+def checks_of(guest, step):
+    return {check["id"]: check for check in json.loads(guest.text(step))["checks"]}
+
+
+def test_doctor_opens_the_devices(guest):
+    checks = checks_of(guest, "doctor")
     assert checks["rdma"]["state"] == "ok"
-    assert "rxe0" in checks["rdma"]["value"] and "rxe1" in checks["rdma"]["value"]
+    assert "rxe0" in checks["rdma"]["value"] and "rxe1" in checks["rdma"]["value"] and "queue pairs" in checks["rdma"]["value"]
     assert checks["library"]["state"] == "ok"
     assert checks["zerocopy_path"]["state"] == "ok"
+
+
+@pytest.mark.parametrize("step, value, remedy", [("doctor_torn", "libzc-verbs.so can't be used", "libibverbs1"),
+                                                 ("doctor_without_drivers", "there is no RDMA device", "ibverbs-providers")])
+def test_doctor_tells_devices_that_cannot_be_opened(guest, step, value, remedy):
+    rdma = checks_of(guest, step)["rdma"]
+    assert rdma["state"] == "limited" and value in rdma["value"] and remedy in rdma["remedy"]
 
 
 @pytest.mark.parametrize("path", ["sg", "zerocopy"])
