@@ -225,12 +225,27 @@ void close_in_mid_send(struct end *end, long piece)
 	free(data);
 }
 
+/*
+ * The client end's part where its connection is a process's that is killed. Returns true in the end itself, behind that death, which
+ * it has told the server; in the process that is to kill itself, false, with end->fd.
+ */
+static bool is_survivor(struct end *end)
+{
+	int port = (int)await_number(end);
+	pid_t child = (pid_t)MUST(fork());
+
+	if (!child) {
+		end->fd = connect_to(addresses.ipv4, port);
+		return false;
+	}
+	reap(child);
+	tell(end, "dead");
+	return true;
+}
+
 /* A process that is killed with all bytes read: what it has sent arrives, then the end of file. Argument: bytes. */
 void close_killed_read(struct end *end, long bytes)
 {
-	int port;
-	pid_t child;
-
 	if (end->server) {
 		accept_one(end);
 		get_going(end);
@@ -240,26 +255,18 @@ void close_killed_read(struct end *end, long bytes)
 		take_to_end(end->fd, 8, 0);
 		return;
 	}
-	port = (int)await_number(end);
-	child = (pid_t)MUST(fork());
-	if (!child) {
-		end->fd = connect_to(addresses.ipv4, port);
-		get_going(end);
-		tell(end, "waits");
-		take_pattern(end->fd, 1000, 9, 0);
-		give_pattern(end->fd, (size_t)bytes, 8, 0);
-		kill(getpid(), SIGKILL);
-	}
-	reap(child);
-	tell(end, "dead");
+	if (is_survivor(end))
+		return;
+	get_going(end);
+	tell(end, "waits");
+	take_pattern(end->fd, 1000, 9, 0);
+	give_pattern(end->fd, (size_t)bytes, 8, 0);
+	kill(getpid(), SIGKILL);
 }
 
 /* A process that is killed with bytes unread: what it has sent arrives, then a reset, once. Argument: bytes that it has sent. */
 void close_killed_unread(struct end *end, long bytes)
 {
-	int port;
-	pid_t child;
-
 	if (end->server) {
 		accept_one(end);
 		get_going(end);
@@ -271,17 +278,12 @@ void close_killed_unread(struct end *end, long bytes)
 		note_recv(end->fd);
 		return;
 	}
-	port = (int)await_number(end);
-	child = (pid_t)MUST(fork());
-	if (!child) {
-		end->fd = connect_to(addresses.ipv4, port);
-		get_going(end);
-		give_pattern(end->fd, (size_t)bytes, 8, 0);
-		await_bytes(end->fd, 1000);
-		kill(getpid(), SIGKILL);
-	}
-	reap(child);
-	tell(end, "dead");
+	if (is_survivor(end))
+		return;
+	get_going(end);
+	give_pattern(end->fd, (size_t)bytes, 8, 0);
+	await_bytes(end->fd, 1000);
+	kill(getpid(), SIGKILL);
 }
 
 /* A stream that has ended is no reset, whatever the other end has unread: it may receive that later. */
@@ -321,24 +323,16 @@ void close_both_send_first(struct end *end, long bytes)
 /* A process that is killed: what the kernel had taken arrives, then the end of file. */
 void close_killed(struct end *end, long bytes)
 {
-	int port;
-	pid_t child;
-
 	if (end->server) {
 		accept_one(end);
 		await(end, "dead");
 		take_to_end(end->fd, 8, 0);
 		return;
 	}
-	port = (int)await_number(end);
-	child = (pid_t)MUST(fork());
-	if (!child) {
-		end->fd = connect_to(addresses.ipv4, port);
-		MUST(setsockopt(end->fd, SOL_SOCKET, SO_SNDBUF, &(int){ 4 << 20 }, sizeof(int)));
-		send_in_pieces(end->fd, (size_t)bytes);
-		poll(NULL, 0, 0);
-		kill(getpid(), SIGKILL);
-	}
-	reap(child);
-	tell(end, "dead");
+	if (is_survivor(end))
+		return;
+	MUST(setsockopt(end->fd, SOL_SOCKET, SO_SNDBUF, &(int){ 4 << 20 }, sizeof(int)));
+	send_in_pieces(end->fd, (size_t)bytes);
+	poll(NULL, 0, 0);
+	kill(getpid(), SIGKILL);
 }
