@@ -145,8 +145,6 @@ static int reach(struct engine *engine)
 		return -EAGAIN;
 	if (!room_for_own())
 		return -EMFILE;
-	if (!channel_has_room())
-		return -ENOSPC;
 	engine->reached = meet_reach(&engine->names);
 	engine->meeting_process = self;
 	if (engine->reached >= 0)
@@ -194,8 +192,6 @@ static int pick_up(struct conn *conn, struct engine *engine)
 			return -EAGAIN;
 		if (!room_for_own())
 			return -EMFILE;
-		if (!channel_has_room())
-			return -ENOSPC;
 		engine->offer = meet_offer(&engine->names);
 		if (engine->offer < 0)
 			return engine->offer;
@@ -215,6 +211,16 @@ static int pick_up(struct conn *conn, struct engine *engine)
 	if (!rc)
 		engine_lanes_begin(conn, engine);
 	return rc == -EPERM || rc == -EPROTO ? -EAGAIN : rc;
+}
+
+/* Before a meeting begins. */
+static bool lacks_room(struct conn *conn, struct engine *engine)
+{
+	if (channel_has_room())
+		return false;
+	far_compare_seeks_no_more(engine);
+	engine_stays_alone(conn, engine, REASON_MAPPINGS);
+	return true;
 }
 
 /* The peer is on another host. The agent has to be there first, which can't be started here. */
@@ -243,6 +249,8 @@ static void step_far(struct conn *conn, struct engine *engine)
 		pays = far_compare_pays(engine);
 	else if (far_lasts_first(engine))
 		pays = FAR_PAYS_LATER;
+	if (pays == FAR_PAYS && lacks_room(conn, engine))
+		return;
 	if (pays == FAR_PAYS)
 		atomic_store(&engine->far.state, FAR_APART);
 	else if (pays == FAR_PAYS_NOT)
@@ -271,6 +279,8 @@ static void try_to_meet(struct conn *conn, struct engine *engine, int fd)
 		engine_stays_alone(conn, engine, REASON_NO_PEER);
 		return;
 	}
+	if (!has_begun(engine) && !engine->channel.header && lacks_room(conn, engine))
+		return;
 	if (!engine->meets_since)
 		engine->meets_since = clock_now();
 	rc = client ? pick_up(conn, engine) : reach_out(conn, engine);
@@ -278,7 +288,7 @@ static void try_to_meet(struct conn *conn, struct engine *engine, int fd)
 		met(conn, engine, fd);
 	else if (rc != -EAGAIN && (client || rc != -ECONNREFUSED)) {
 		log_info("fd %d: no meeting with the peer on this host: error %d", fd, -rc);
-		engine_stays_alone(conn, engine, rc == -ENOSPC ? REASON_MAPPINGS : REASON_MEETING_FAILED);
+		engine_stays_alone(conn, engine, REASON_MEETING_FAILED);
 	} else if ((rc == -EAGAIN ? atomic_load(&engine->calls) > OFFER_CALLS_MAX : ++engine->tries >= TRIES_MAX) &&
 		   has_had_its_time(engine))
 		engine_stays_alone(conn, engine, REASON_NO_PEER);

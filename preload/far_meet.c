@@ -202,7 +202,7 @@ static bool setup_of(struct far *far, uint32_t number, struct verbs_setup *setup
 	while (bytes < (uint32_t)settings.ring_bytes)
 		bytes *= 2;
 	if (!far->channel.header) {
-		if (!channel_has_room() || channel_make(&far->channel, bytes) < 0)
+		if (channel_make(&far->channel, bytes) < 0)
 			return false;
 		sys_call(SYS_close, far->channel.fd, 0, 0, 0, 0, 0);
 		far->channel.fd = -1;
