@@ -83,12 +83,13 @@ def environment(**more):
 
 
 def free_port():
-    """A port that nobody listens on, outside the range from which the kernel takes the ports of clients."""
+    """A port that nobody listens on, at whatever address, outside the range from which the kernel takes the ports of clients."""
     while True:
         port = random.randrange(10000, 30000)
         with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
+            probe.bind(("", port))
+            if not is_listening(port):  # by IPv6 alone
+                return port
 
 
 def is_listening(port):
@@ -316,7 +317,7 @@ class Bench:
             self.stack.callback(run.end, quit_signal)
             run.port, run.log = chosen, log
             if run.await_port(chosen):
-                assert run.has_library() == (path is not None)
+                assert run.has_library() == (path is not None), f"ended: {run.ended(0)}; {where(run.process.pid)}"
                 return run
             text = log.read_text(errors="replace")
             if "in use" not in text:
