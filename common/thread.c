@@ -5,11 +5,15 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/sys.h"
 
 #define DEFAULT_STACK 0
+
+static _Atomic bool no_more;
 
 static int create(void *(*body)(void *), void *arg, size_t stack_bytes)
 {
@@ -32,6 +36,8 @@ int thread_start(void *(*body)(void *), void *arg, size_t stack_bytes)
 	uint64_t blocked = ~(1ull << 31 | 1ull << 32), before;
 	int saved = errno, rc;
 
+	if (atomic_load_explicit(&no_more, memory_order_relaxed))
+		return -EAGAIN;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 	stack_bytes = DEFAULT_STACK; /* frames are larger there */
 #endif
@@ -42,4 +48,9 @@ int thread_start(void *(*body)(void *), void *arg, size_t stack_bytes)
 	sys_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&before, 0, sizeof(before), 0, 0);
 	errno = saved;
 	return -rc;
+}
+
+void thread_starts_no_more(void)
+{
+	atomic_store(&no_more, true);
 }

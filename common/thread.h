@@ -15,4 +15,10 @@
  */
 int thread_start(void *(*body)(void *), void *arg, size_t stack_bytes);
 
+/*
+ * From here on thread_start() returns -EAGAIN, here and in the children of this process: for one that was forked past libc while another
+ * thread had libc's loader locked. That thread does not exist here, and pthread_create() would wait for it.
+ */
+void thread_starts_no_more(void);
+
 #endif

@@ -10,6 +10,7 @@
 
 #include "common/log.h"
 #include "common/sys.h"
+#include "common/thread.h"
 #include "preload/choose.h"
 #include "preload/engine.h"
 #include "preload/engine_source.h"
@@ -578,6 +579,9 @@ void conn_after_fork(pid_t child)
 
 void conn_after_unseen_fork(void)
 {
+	/* One that loads the drivers of RDMA is inside (far_agent.c). */
+	if (gate_has_others())
+		thread_starts_no_more();
 	/* Other threads may have been at it: what was free is lost. */
 	pool.free = NULL;
 	atomic_store(&pool.lock.word, 0);

@@ -68,6 +68,11 @@ void gate_close(void)
 	}
 }
 
+bool gate_has_others(void)
+{
+	return atomic_load(&inside);
+}
+
 void gate_open(bool child)
 {
 	if (child)

@@ -23,4 +23,7 @@ void gate_leave(void);
 void gate_close(void);
 void gate_open(bool child);
 
+/* In the child of a fork that nobody has seen, before gate_open(): whether another thread of the parent's was inside. */
+bool gate_has_others(void);
+
 #endif

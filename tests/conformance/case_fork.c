@@ -71,9 +71,12 @@ static pid_t fork_by(long way, const struct child *child)
 		break;
 	}
 	MUST(pid);
-	if (!pid)
-		exit(run_child((void *)child));
-	return pid;
+	if (pid)
+		return pid;
+	/* libc knows nothing of such a child, and its exit() waits for who was loading a library meanwhile. */
+	if (way == FORK_BY_TRAP)
+		_exit(run_child((void *)child));
+	exit(run_child((void *)child));
 }
 
 /* Each end's turn, so that both know the other. */
