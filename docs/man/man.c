@@ -203,6 +203,7 @@ static void print_libzc(void)
 	puts(".SH LIMITS\nNot reached: static programs, programs with set\\-user\\-ID or file capabilities, other libcs, Go programs.\n"
 	     "Not seen: system calls that a program makes by bare instructions; the connection stays right, on TCP. A program that makes an\n"
 	     "io_uring by syscall(), or maps one by mmap(), has all its connections on TCP from then on.\n"
+	     "A child of a fork by a bare instruction, made while RDMA\'s libraries are being loaded (once in a process), must not use libc\'s loader: exit(), dlopen() and new threads wait for ever.\n"
 	     "A process that is killed outright loses the bytes that sg has held, of at most ZC_SG_HOLD_US microseconds.\n"
 	     "A bad address given to a send that sg gathers, to a send or receive on a ring, or to a wait, is a fault of the program, not EFAULT.\n"
 	     "Where the guard is mprotect, a call that has the kernel write to a sent buffer fails with EFAULT if it is made by a bare instruction, or is "

@@ -49,3 +49,8 @@ def test_one_end_alone_sees_no_difference(guest, end, path):
 def test_no_edge_is_of_what_only_the_library_has_seen(guest):
     _, met, _ = shown(guest, "edges")
     assert met > 0
+
+
+def test_fork_past_libc_while_libraries_are_loaded_goes_on(guest):
+    _, met, _ = shown(guest, "forks")
+    assert met == 0
