@@ -68,7 +68,7 @@ def text_of(its):
         "&& scripts/experiments figures results/engine`, on a machine that has nothing else to do; then `scripts/experiments report "
         "results/engine` for pictures beside the sources' own tables. The profile `full` has the whole matrix, "
         "and the profile `rdma` is the section of that name.\n",
-        f"{environment.caption(its.environment)}. Profile `{its.environment['profile']}`, {rounds:.0f} rounds of {len(its.runs)} runs, "
+        f"{environment.caption(its.environment)}. Profile `{its.environment['profile']}`, {rounds:.0f} rounds, {len(its.runs)} runs in all, "
         f"load {its.environment['load_at_start']:.1f} when it began.\n",
     ]
     if its.environment["profile"] == "smoke":
