@@ -147,8 +147,9 @@ static inline bool engine_met(const struct engine *engine)
 /* The same for receives: a lane that was left, and whose last bytes have been taken, needs nobody. */
 static inline bool engine_reads(const struct engine *engine)
 {
-	return engine_met(engine) && (!lane_is_over(&engine->channel.in) || engine->error || engine->far.skip ||
-				      engine->far.error || far_part_counts(&engine->far));
+	return engine_met(engine) &&
+	       (!lane_is_over(&engine->channel.in) || engine->error || engine->far.skip || engine->far.error ||
+		far_part_counts(&engine->far) || far_part_is_owed(&engine->far, &engine->channel.in));
 }
 
 /* Whether the connection's bytes may be in a ring. A hint without a lock. */

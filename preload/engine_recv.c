@@ -320,6 +320,12 @@ static inline bool is_at_border(const struct receive *receive)
 	return !lane_is_empty(in);
 }
 
+/* Whether it is the socket's error, which is used up by having been told here. */
+static bool is_of_socket(ssize_t rc)
+{
+	return rc < 0 && rc != -EAGAIN && rc != -EINTR && rc != -EBADF && rc != -EDEADLK && rc != -EFAULT;
+}
+
 /*
  * A receive that returns less than it was asked for says that there is no more, and then a program that is told of edges waits for the next
  * one (epoll(7)). So it goes on beyond a border, and beyond what one step takes of what goes to no memory. What it meets there besides
@@ -332,10 +338,19 @@ static ssize_t finish(struct receive *receive)
 	for (int rc = TOOK_BYTES; rc == TOOK_BYTES && receive->left && (receive->discard || is_at_border(receive));) {
 		receive->has_looked = true; /* it does not wait */
 		rc = take_wanted(receive);
-		if (rc < 0 && rc != -EDEADLK && rc != -EFAULT) /* the socket's, used up by that */
+		if (is_of_socket(rc))
 			receive->engine->error = -rc;
 	}
 	return (ssize_t)receive->done;
+}
+
+/* What an earlier receive has met behind its bytes comes before the end. */
+static ssize_t tell_end(struct receive *receive)
+{
+	int error = receive->engine->error;
+
+	receive->engine->error = 0;
+	return engine_end_of(receive->engine, receive->fd, -error);
 }
 
 /* Goes on from what a first look has taken. */
@@ -353,7 +368,7 @@ static ssize_t run(struct receive *receive, int first)
 		if (rc == TOOK_FULL)
 			return receive->pipe_error == -EAGAIN ? ENGINE_PIPE_FULL : receive->pipe_error;
 		if (rc == TOOK_END)
-			return receive->done ? (ssize_t)receive->done : engine_end_of(receive->engine, receive->fd, 0);
+			return receive->done ? (ssize_t)receive->done : tell_end(receive);
 		if (rc == TOOK_NOTHING) {
 			rc = engine_wait_for_more(receive);
 			/* The number may be another's by now, whose bytes these would be. */
@@ -362,6 +377,8 @@ static ssize_t run(struct receive *receive, int first)
 		} else if (rc == TOOK_LOOK_AGAIN) {
 			rc = 1;
 		}
+		if (rc <= 0 && receive->done && is_of_socket(rc))
+			receive->engine->error = (int)-rc; /* the next call's */
 		if (rc <= 0)
 			return receive->done ? (ssize_t)receive->done : rc;
 	}

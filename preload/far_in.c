@@ -450,6 +450,14 @@ void far_took_there(struct conn *conn)
 	far_asks_again(conn, engine);
 	if (!link)
 		return;
+	/*
+	 * What was taken may have come behind the last look: the tail moves without the lock. Told of it, the peer may fill the ring so far that
+	 * the next look would find no record where it begins, and miss a SWITCH.
+	 */
+	if (atomic_load_explicit(&lane_of(engine)->shared->head, memory_order_relaxed) > engine->far.looked) {
+		look_at_moves(conn, engine);
+		note_end_of_ring(engine);
+	}
 	/* A source that is passed, a sender may wait for: GET_COMPLETE. */
 	passed = atomic_load_explicit(&lane_of(engine)->sources->passed, memory_order_relaxed);
 	say(engine, link, passed != engine->far.told_passed ? VERBS_NOW : 0);

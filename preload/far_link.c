@@ -254,8 +254,10 @@ void far_sleep(struct conn *conn, int ms)
 	if (link) {
 		look.fd = far_verbs->fd(link);
 		sleeps = far_verbs->arm(link, VERBS_IN | VERBS_OUT | VERBS_SENT);
-		if (!sleeps)
+		if (!sleeps) {
+			far_poll(conn, atomic_load(&conn->engine)); /* what was found keeps from sleeping until then */
 			far_took_notices(conn, atomic_load(&conn->engine), false);
+		}
 	}
 	if (sleeps && sys_call(SYS_poll, (long)&look, link ? 1 : 0, ms, 0, 0, 0) > 0) {
 		far_verbs->woke(link);

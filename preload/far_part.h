@@ -109,4 +109,11 @@ static inline bool far_part_counts(const struct far_part *far)
 	       !atomic_load_explicit(&far->over, memory_order_relaxed);
 }
 
+/* Whether what the peer has promised to send by TCP is not here yet: an end before that is none. */
+static inline bool far_part_is_owed(const struct far_part *far, const struct lane *in)
+{
+	return far->owed && atomic_load_explicit(&far->state, memory_order_relaxed) >= FAR_UP &&
+	       atomic_load_explicit(&in->shared->received, memory_order_relaxed) < far->owed;
+}
+
 #endif

@@ -82,7 +82,7 @@ static bool offer(struct conn *conn, struct engine *engine, const struct iovec *
 		return false;
 	source_settle_local(iov->iov_base, bytes);
 	far->sink.tail = atomic_load(&in->shared->tail);
-	if (far_verbs->offer(link, iov->iov_base, bytes, &far->sink.number, &far->sink.region) < 0) {
+	if (far_verbs->offer(link, iov->iov_base, bytes, far->sink.tail, &far->sink.number, &far->sink.region) < 0) {
 		far->sink.region = NULL;
 		return false;
 	}

@@ -232,7 +232,8 @@ int verbs_got(struct verbs_conn *conn, struct verbs_got *out);
 int verbs_gets(struct verbs_conn *conn);
 
 /* verbs_sink.c */
-int verbs_offer(struct verbs_conn *conn, void *address, size_t bytes, uint32_t *number, struct verbs_region **out);
+int verbs_offer(struct verbs_conn *conn, void *address, size_t bytes, uint64_t tail, uint32_t *number,
+		struct verbs_region **out);
 int verbs_retract(struct verbs_conn *conn, uint32_t number);
 size_t verbs_sink(struct verbs_conn *conn);
 int verbs_fill(struct verbs_conn *conn, const void *address, size_t bytes, struct verbs_region *region,

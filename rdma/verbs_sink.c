@@ -55,7 +55,8 @@ static int post_line(struct verbs_conn *conn, enum ibv_wr_opcode opcode, size_t 
 	return conn_post(conn, &request, opcode == IBV_WR_RDMA_READ);
 }
 
-static int offer(struct verbs_conn *conn, void *address, size_t bytes, uint32_t *number, struct verbs_region **out)
+static int offer(struct verbs_conn *conn, void *address, size_t bytes, uint64_t tail, uint32_t *number,
+		 struct verbs_region **out)
 {
 	struct lane_sink *sink = (struct lane_sink *)&conn->lines[conn->posted % conn->depth];
 	int rc = domain_get(conn->domain, address, bytes, RIGHT_WRITE | RIGHT_PEER_WRITES, out);
@@ -64,7 +65,7 @@ static int offer(struct verbs_conn *conn, void *address, size_t bytes, uint32_t 
 	if (rc < 0)
 		return rc;
 	*sink = (struct lane_sink){ .address = (uintptr_t)address,
-				    .tail = atomic_load(&conn->setup.in.shared->tail),
+				    .tail = tail,
 				    .key = key_of(*out, true),
 				    .bytes = (uint32_t)bytes,
 				    .number = ++conn->offered };
@@ -78,14 +79,16 @@ static int offer(struct verbs_conn *conn, void *address, size_t bytes, uint32_t 
 	return rc;
 }
 
-int verbs_offer(struct verbs_conn *conn, void *address, size_t bytes, uint32_t *number, struct verbs_region **out)
+int verbs_offer(struct verbs_conn *conn, void *address, size_t bytes, uint64_t tail, uint32_t *number,
+		struct verbs_region **out)
 {
 	int held = verbs_take(&conn->lock);
 	int rc = conn_is_broken(conn) ? -ENOTCONN : -EAGAIN;
 
 	bytes = bytes < UINT32_MAX ? bytes : UINT32_MAX;
-	if (may_post(conn) && conn->retraction != RETRACTING)
-		rc = offer(conn, address, bytes, number, out);
+	/* Under this lock the tail stays: the peer is told the one that the caller knows, or nothing. */
+	if (may_post(conn) && conn->retraction != RETRACTING && atomic_load(&conn->setup.in.shared->tail) == tail)
+		rc = offer(conn, address, bytes, tail, number, out);
 	verbs_give(&conn->lock, held);
 	return rc;
 }

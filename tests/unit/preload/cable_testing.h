@@ -21,6 +21,7 @@ struct plug {
 	enum verbs_state state;
 	enum verbs_trouble trouble;
 	uint64_t pushed;
+	_Atomic unsigned int found; /* what has come; until poll() has told it, arm() refuses */
 	bool cut;
 	int fd, got;
 };
@@ -128,6 +129,11 @@ static int plug_nothing(struct verbs_conn *conn)
 	return 0;
 }
 
+static int plug_poll(struct verbs_conn *conn)
+{
+	return (int)atomic_exchange(&plug_of(conn)->found, 0);
+}
+
 static bool plug_reaches(const struct plug *plug)
 {
 	return plug->state == VERBS_UP && plug->other && plug->other->state == VERBS_UP && !plug->cut;
@@ -143,6 +149,7 @@ static ssize_t plug_push(struct verbs_conn *conn, unsigned int how)
 		return -ENOTCONN;
 	if (!plug_reaches(plug))
 		return 0;
+	atomic_fetch_or(&plug->other->found, plug->pushed != tail ? VERBS_IN : 0);
 	for (; plug->pushed != tail; plug->pushed++)
 		plug->other->setup.in.ring[plug->pushed % out->bytes] = out->ring[plug->pushed % out->bytes];
 	assert_true(atomic_load(&plug->other->setup.in.shared->tail) <= tail);
@@ -154,8 +161,10 @@ static int plug_credit(struct verbs_conn *conn, unsigned int how)
 {
 	struct plug *plug = plug_of(conn);
 
-	if (plug_reaches(plug))
+	if (plug_reaches(plug)) {
 		memcpy((void *)&plug->other->setup.out.shared->head, (void *)&plug->setup.in.shared->head, LANE_LINE);
+		atomic_fetch_or(&plug->other->found, VERBS_OUT);
+	}
 	return plug->state == VERBS_UP ? 0 : -ENOTCONN;
 }
 
@@ -168,7 +177,7 @@ static bool plug_arm(struct verbs_conn *conn, unsigned int what)
 {
 	if (cable.agent)
 		cable.agent(plug_of(conn));
-	return true;
+	return !(atomic_load(&plug_of(conn)->found) & what);
 }
 
 static void plug_positions(struct verbs_conn *conn, struct verbs_positions *out)
@@ -277,7 +286,7 @@ static const struct verbs_table cable_device = {
 	.state = plug_state,
 	.fd = plug_fd,
 	.woke = plug_nothing,
-	.poll = plug_nothing,
+	.poll = plug_poll,
 	.push = plug_push,
 	.credit = plug_credit,
 	.flushed = plug_flushed,

@@ -87,6 +87,20 @@ static void error_that_a_doorbell_meets_is_the_send_s(void **state)
 	assert_int_equal(send_whole(0, "lost"), -EPIPE);
 }
 
+static void part_of_a_receive_that_waits_for_all_comes_before_the_reset(void **state)
+{
+	struct linger reset = { 1, 0 };
+	char got[8];
+
+	assert_int_equal(send_whole(1, "part"), 4);
+	setsockopt(ends[1], SOL_SOCKET, SO_LINGER, &reset, sizeof(reset)); /* as with bytes unread */
+	dup2(ends[0], ends[1]);
+	assert_int_equal(receive_some(0, got, sizeof(got), MSG_WAITALL), 4);
+	assert_memory_equal(got, "part", 4);
+	assert_int_equal(receive_some(0, got, sizeof(got), MSG_WAITALL), -ECONNRESET);
+	assert_int_equal(receive_some(0, got, sizeof(got), MSG_WAITALL), 0);
+}
+
 static void file_that_could_not_be_sent_stays_where_it_was(void **state)
 {
 	int file = memfd_create("file", MFD_CLOEXEC);
@@ -239,6 +253,7 @@ int main(void)
 		TEST(end_of_a_peer_that_was_killed_while_it_took_over_is_told),
 		TEST(bytes_before_a_takeover_that_never_comes_are_received),
 		TEST(error_that_a_doorbell_meets_is_the_send_s),
+		TEST(part_of_a_receive_that_waits_for_all_comes_before_the_reset),
 		TEST(file_that_could_not_be_sent_stays_where_it_was),
 		TEST(doorbells_of_a_shared_connection_are_left_to_the_others),
 		TEST(peer_that_moves_and_gets_nowhere_does_not_hold_a_send),

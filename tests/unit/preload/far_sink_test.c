@@ -23,8 +23,10 @@ static struct engine *engine(void)
 	return atomic_load(&conns[1]->engine);
 }
 
-static int offer(struct verbs_conn *conn, void *address, size_t bytes, uint32_t *number, struct verbs_region **out)
+static int offer(struct verbs_conn *conn, void *address, size_t bytes, uint64_t tail, uint32_t *number,
+		 struct verbs_region **out)
 {
+	assert_int_equal(tail, atomic_load(&engine()->channel.in.shared->tail));
 	assert_ptr_equal(address, memory);
 	assert_int_equal(bytes, BYTES);
 	*number = (uint32_t)++device_did.offered;

@@ -184,9 +184,14 @@ static void a_move_goes_out_where_no_more_data_do(void **state)
 static struct verbs_region *offered, *exposed;
 static uint32_t offer_number;
 
+static uint64_t ring_end(void)
+{
+	return atomic_load(&channels[1].in.shared->tail);
+}
+
 static void offer_sink(void)
 {
-	assert_int_equal(verbs_offer(ends[1], sink + 16, MESSAGE, &offer_number, &offered), 0);
+	assert_int_equal(verbs_offer(ends[1], sink + 16, MESSAGE, ring_end(), &offer_number, &offered), 0);
 }
 
 /* As a send does. Returns as verbs_fill(). */
@@ -286,9 +291,21 @@ static void nothing_is_offered_before_the_answer(void **state)
 
 	offer_sink();
 	assert_int_equal(verbs_retract(ends[1], offer_number), -EAGAIN);
-	assert_int_equal(verbs_offer(ends[1], sink + 16, MESSAGE, &number, &next), -EAGAIN);
+	assert_int_equal(verbs_offer(ends[1], sink + 16, MESSAGE, ring_end(), &number, &next), -EAGAIN);
 	assert_int_equal(retract(), 0);
 	end_offer();
+	offer_sink();
+	end_offer();
+}
+
+/* What came meanwhile goes to the program by the ring: what is announced behind it would be written over it. */
+static void an_end_that_has_moved_is_not_offered(void **state)
+{
+	struct verbs_region *next;
+	uint32_t number;
+
+	assert_int_equal(verbs_offer(ends[1], sink + 16, MESSAGE, ring_end() + 16, &number, &next), -EAGAIN);
+	assert_int_equal(verbs_sink(ends[0]), 0);
 	offer_sink();
 	end_offer();
 }
@@ -314,7 +331,7 @@ static void more_than_was_offered_is_refused(void **state)
 static void an_end_that_has_broken_offers_nothing(void **state)
 {
 	verbs_give_up(ends[1]);
-	assert_int_equal(verbs_offer(ends[1], sink, MESSAGE, &offer_number, &offered), -ENOTCONN);
+	assert_int_equal(verbs_offer(ends[1], sink, MESSAGE, ring_end(), &offer_number, &offered), -ENOTCONN);
 	assert_int_equal(verbs_retract(ends[1], 1), -ENOTCONN);
 }
 
@@ -481,6 +498,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(what_is_being_filled_is_not_taken_back, begin, finish),
 		cmocka_unit_test_setup_teardown(a_claim_behind_the_taking_back_is_given_up, begin, finish),
 		cmocka_unit_test_setup_teardown(nothing_is_offered_before_the_answer, begin, finish),
+		cmocka_unit_test_setup_teardown(an_end_that_has_moved_is_not_offered, begin, finish),
 		cmocka_unit_test_setup_teardown(a_line_that_is_torn_is_no_offer, begin, finish),
 		cmocka_unit_test_setup_teardown(more_than_was_offered_is_refused, begin, finish),
 		cmocka_unit_test_setup_teardown(an_end_that_has_broken_offers_nothing, begin, finish),

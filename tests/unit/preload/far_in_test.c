@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: MIT */
+/* What a receiver between hosts must not miss: a move behind bytes that came without a look, an end before what is owed. */
+#define _GNU_SOURCE
+#include "far_pair_testing.h"
+
+#define MORE 4 /* sends */
+
+static struct verbs_table device; /* the cable's, but for one call */
+static bool more_comes;
+
+/* The server tells the client something between its look at the ring and what it takes, and just then more comes. */
+static int put_more(struct verbs_conn *conn, unsigned int how)
+{
+	if (more_comes && plug_of(conn) == plug_at(SERVER)) {
+		more_comes = false;
+		for (int i = 0; i < MORE; i++)
+			put(CLIENT, PART);
+	}
+	return plug_credit(conn, how);
+}
+
+static void take_what_comes_behind_the_look(void)
+{
+	device = cable_device;
+	device.credit = put_more;
+	far_verbs = &device;
+	put(CLIENT, PART);
+	more_comes = true;
+	atomic_store(&engine_of(SERVER)->channel.in.shared->use, LANE_USE_RING);
+	take_some(SERVER, 2 * MORE * PART, 0);
+	assert_false(more_comes);
+	assert_int_equal(received[SERVER], sent[CLIENT]);
+}
+
+/* To the end, as far as the client knows of the server. */
+static void fill_ring_and_leave(void)
+{
+	struct engine *client = engine_of(CLIENT);
+	struct lock_hold hold;
+
+	while (lane_room(lane_from(CLIENT)) > PART)
+		put(CLIENT, PART);
+	assert_true(lock_take(&client->out, &hold));
+	engine_switch_back(conns[CLIENT], client, ends[CLIENT]);
+	lock_give(&client->out, &hold);
+	assert_false(on_ring(CLIENT));
+}
+
+static void switch_behind_bytes_that_came_without_a_look_is_found(void **state)
+{
+	exchange();
+	take_what_comes_behind_the_look();
+	fill_ring_and_leave();
+	serve(SERVER);
+	assert_true(engine_of(SERVER)->far.left != 0);
+	take_some(SERVER, PART, 0);
+	serve(CLIENT); /* FAR_GO */
+	put(CLIENT, PART);
+	take_all(SERVER);
+	assert_int_equal(atomic_load(&engine_of(SERVER)->channel.in.shared->received),
+			 atomic_load(&engine_of(CLIENT)->channel.out.shared->sent));
+	exchange();
+	assert_true(on_ring(CLIENT));
+	assert_int_equal(counted(CLIENT, STAT_CONN_RDMA_MEETINGS), 1); /* by the same queue pair */
+	assert_int_equal(atomic_load(&engine_of(SERVER)->far.state), FAR_UP);
+}
+
+/*
+ * The client has so many bytes in its ring that never came. It says so by TCP, and is killed when the kernel has taken that
+ * part of them.
+ */
+static void owe_and_die(size_t owed, size_t part)
+{
+	uint8_t bytes[FAR_FRAME_BYTES + PART];
+	uint64_t from, to;
+
+	exchange();
+	cut();
+	put(CLIENT, owed);
+	break_both();
+	to = atomic_load(&engine_of(CLIENT)->channel.out.shared->sent);
+	from = to - owed;
+	bytes[0] = FAR_CODE_RESUME(engine_of(CLIENT)->channel.out.codes);
+	for (int i = 0; i < 8; i++) {
+		bytes[1 + i] = (uint8_t)(from >> 8 * i);
+		bytes[9 + i] = (uint8_t)(to >> 8 * i);
+	}
+	for (size_t i = 0; i < part; i++)
+		bytes[FAR_FRAME_BYTES + i] = byte_at(CLIENT, received[SERVER] + i);
+	assert_int_equal(real.send(ends[CLIENT], bytes, FAR_FRAME_BYTES + part, 0), FAR_FRAME_BYTES + part);
+	assert_int_equal(sys_call(SYS_shutdown, ends[CLIENT], SHUT_WR, 0, 0, 0, 0), 0);
+}
+
+static void take_part(size_t part)
+{
+	char got[PART];
+
+	assert_int_equal(receive_some(SERVER, got, sizeof(got), MSG_WAITALL), part);
+	for (size_t i = 0; i < part; i++)
+		assert_int_equal((uint8_t)got[i], byte_at(CLIENT, received[SERVER] + i));
+}
+
+/* No queue pair would follow: what is left of the stream would be the kernel's alone, to whom it has ended well. */
+static void stream_that_ends_before_what_is_owed_is_cut(void **state)
+{
+	char byte;
+
+	owe_and_die(PART, PART / 3);
+	take_part(PART / 3);
+	assert_int_equal(receive_some(SERVER, &byte, 1, 0), -ECONNRESET);
+	assert_int_equal(receive_some(SERVER, &byte, 1, 0), 0); /* told once */
+}
+
+static void stream_that_ends_behind_what_was_owed_has_ended(void **state)
+{
+	char byte;
+
+	owe_and_die(PART, PART);
+	take_part(PART);
+	assert_int_equal(receive_some(SERVER, &byte, 1, 0), 0);
+}
+
+/* The part comes first, and what ended it is not used up by that. */
+static void part_of_a_receive_that_waits_for_all_comes_before_the_death(void **state)
+{
+	char got[PART];
+
+	exchange();
+	assert_true(on_ring(CLIENT));
+	put(CLIENT, PART / 3);
+	plug_give_up(atomic_load(&fars[SERVER].link));
+	assert_int_equal(sys_call(SYS_shutdown, ends[CLIENT], SHUT_WR, 0, 0, 0, 0), 0);
+	take_part(PART / 3);
+	assert_int_equal(receive_some(SERVER, got, sizeof(got), MSG_WAITALL), -ECONNRESET);
+	assert_int_equal(receive_some(SERVER, got, sizeof(got), MSG_WAITALL), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, finish)
+		CASE(switch_behind_bytes_that_came_without_a_look_is_found),
+		CASE(stream_that_ends_before_what_is_owed_is_cut),
+		CASE(stream_that_ends_behind_what_was_owed_has_ended),
+		CASE(part_of_a_receive_that_waits_for_all_comes_before_the_death),
+	};
+#undef CASE
+
+	use_rings(1 << 16);
+	settings.rdma_again_ms = 0;
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
