@@ -112,7 +112,7 @@ static void give_to(struct conn *conn, struct engine *engine, enum engine_state 
 
 void engine_open(struct conn *conn, const struct sockaddr_storage *local, const struct sockaddr_storage *peer)
 {
-	struct meet_names names = { *local, *peer };
+	struct meet_names names = { .local = *local, .peer = *peer };
 	struct engine *engine;
 
 	/* A connect that is under way has no peer yet: that is seen when it has to meet. */
@@ -491,8 +491,6 @@ static int socket_of(const struct conn *conn)
 {
 	int fd = conn_fd(conn);
 
-	for (uint32_t i = 0; fd < 0 && i < table_size; i++) /* one that is not followed */
-		fd = table_conn((int)i) == conn ? (int)i : -1;
 	return fd >= 0 && conn_is_same(conn, fd) ? fd : -1;
 }
 

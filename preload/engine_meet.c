@@ -112,6 +112,7 @@ static bool names_are_known(struct engine *engine, int fd)
 
 	if (sys_call(SYS_getsockname, fd, (long)&engine->names.local, (long)&bytes, 0, 0, 0) < 0)
 		return false;
+	engine->names.space = meet_space(fd);
 	bytes = sizeof(engine->names.peer);
 	return sys_call(SYS_getpeername, fd, (long)&engine->names.peer, (long)&bytes, 0, 0, 0) >= 0;
 }

@@ -73,6 +73,15 @@ int meet_is_local(const struct meet_names *names)
 	return (peer.family == AF_INET && peer.address[0] == 127) || !memcmp(local.address, peer.address, 16);
 }
 
+uint64_t meet_space(int fd)
+{
+	uint64_t cookie = 0;
+	socklen_t bytes = sizeof(cookie);
+
+	return sys_call(SYS_getsockopt, fd, SOL_SOCKET, SO_NETNS_COOKIE, (long)&cookie, (long)&bytes, 0) < 0 ? 0 :
+													       cookie;
+}
+
 void meet_identity(const struct meet_names *names, enum channel_end end, int fd, uint8_t out[TRANSPORT_IDENTITY_BYTES])
 {
 	struct {
@@ -80,13 +89,11 @@ void meet_identity(const struct meet_names *names, enum channel_end end, int fd,
 		uint64_t namespace;
 	} identity;
 	struct place own = place_of(&names->local), peer = place_of(&names->peer);
-	socklen_t bytes = sizeof(identity.namespace);
 
 	_Static_assert(sizeof(identity) == TRANSPORT_IDENTITY_BYTES, "without gaps");
 	identity.from = end == CHANNEL_CONNECTING ? own : peer;
 	identity.to = end == CHANNEL_CONNECTING ? peer : own;
-	identity.namespace = 0; /* before Linux 5.14 */
-	sys_call(SYS_getsockopt, fd, SOL_SOCKET, SO_NETNS_COOKIE, (long)&identity.namespace, (long)&bytes, 0);
+	identity.namespace = meet_space(fd);
 	memcpy(out, &identity, sizeof(identity));
 }
 
@@ -100,7 +107,7 @@ static size_t put_place(char *out, size_t bytes, const struct place *place)
 }
 
 /* The abstract name of a connection, from its connecting end to its accepting end. Returns the address's length. */
-static socklen_t name_of(const struct sockaddr_storage *from, const struct sockaddr_storage *to,
+static socklen_t name_of(const struct sockaddr_storage *from, const struct sockaddr_storage *to, uint64_t space,
 			 struct sockaddr_un *out)
 {
 	struct place a = place_of(from), b = place_of(to);
@@ -112,6 +119,7 @@ static socklen_t name_of(const struct sockaddr_storage *from, const struct socka
 	used += put_place(out->sun_path + 1 + used, room - used, &a);
 	used += log_format(out->sun_path + 1 + used, room - used, "/");
 	used += put_place(out->sun_path + 1 + used, room - used, &b);
+	used += log_format(out->sun_path + 1 + used, room - used, "/%llu", (unsigned long long)space);
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + used);
 }
 
@@ -267,7 +275,7 @@ static long open_named(const struct meet_names *names, long call)
 
 	if (!is_inet(names))
 		return -EAFNOSUPPORT;
-	bytes = name_of(from, to, &name);
+	bytes = name_of(from, to, names->space, &name);
 	fd = sys_call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, 0, 0, 0);
 	if (fd < 0)
 		return fd;

@@ -23,7 +23,11 @@
 /* The connection, by its two addresses as the own end sees them (getsockname, getpeername). */
 struct meet_names {
 	struct sockaddr_storage local, peer;
+	uint64_t space; /* the network namespace, by its socket's word; 0 before Linux 5.14 */
 };
+
+/* Returns a socket's network namespace: the addresses of one are not those of another, and a thread may be in neither. */
+uint64_t meet_space(int fd);
 
 /* Returns whether the peer's address belongs to this host as far as its form tells (loopback or the own address). */
 int meet_is_local(const struct meet_names *names);

@@ -309,6 +309,15 @@ static void a_name_in_other_hands_is_left_alone(void **state)
 	expect_still_meets();
 }
 
+/* A thread may make sockets in several of them, with the same addresses: one of another is a stranger's. */
+static void connections_of_two_network_namespaces_do_not_meet(void **state)
+{
+	accepting.space = connecting.space + 1;
+	assert_int_equal(meet_reach(&accepting), -ECONNREFUSED);
+	accepting.space = connecting.space;
+	expect_still_meets();
+}
+
 /* Users that a user namespace does not know all look alike: none of them proves anything. */
 static int meet_where_all_look_alike(void)
 {
@@ -537,6 +546,7 @@ int main(void)
 		TEST(a_crowd_of_others_is_sent_away),
 		TEST(a_stranger_can_not_leave_a_socket_that_lingers),
 		TEST(a_name_in_other_hands_is_left_alone),
+		TEST(connections_of_two_network_namespaces_do_not_meet),
 		TEST(users_unknown_to_the_namespace_prove_nothing),
 		TEST(no_descriptors_left_is_told),
 		TEST(no_descriptor_for_the_segment_is_told),
