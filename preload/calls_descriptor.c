@@ -12,9 +12,9 @@
 #include <unistd.h>
 
 #include "common/sys.h"
+#include "preload/before.h"
 #include "preload/engine.h"
 #include "preload/guest.h"
-#include "preload/hot.h"
 #include "preload/real.h"
 #include "preload/send.h"
 #include "preload/spare.h"
@@ -100,6 +100,8 @@ ZC_EXPORT void closefrom(int first)
 static void duplicated(int fd, int to)
 {
 	conn_dup(fd, to);
+	if (!table_conn(fd) && !table_set(fd))
+		before_dup(fd, to);
 	if (__builtin_expect(to <= STDERR_FILENO, 0))
 		stdio_gets(to);
 }
@@ -160,18 +162,13 @@ ZC_EXPORT int dup3(int fd, int to, int flags)
 	return rc;
 }
 
-/* The program wants SIGIO: a notice would raise it, and a byte in a ring has to. */
+/* The program wants SIGIO. */
 static void raises_signals(struct conn *conn, int fd)
 {
-	struct lock_hold hold;
-
-	conn_detach(conn, REASON_APP_ERRQUEUE);
-	atomic_store(&conn->signals, true);
-	engine_watch(conn, fd);
-	if (conn_enter(conn, fd, &hold)) {
-		hot_cool(conn);
-		conn_leave(conn, &hold);
-	}
+	if (conn)
+		before_raises(conn, fd);
+	else
+		before_notes(BEFORE_SIGNALS);
 }
 
 static bool duplicates(int command)
@@ -190,7 +187,7 @@ static int after_fcntl(int fd, int command, long argument, int rc)
 		duplicated(fd, rc);
 	} else if (conn && command == F_SETFD && !(argument & FD_CLOEXEC)) {
 		conn->handed = true;
-	} else if (conn && command == F_SETFL && argument & O_ASYNC) {
+	} else if (command == F_SETFL && argument & O_ASYNC) {
 		raises_signals(conn, fd);
 	}
 	return rc;
@@ -231,7 +228,7 @@ ZC_EXPORT int ioctl(int fd, unsigned long request, ...)
 	sg_before_wait();
 	if (conn && request == FIONCLEX)
 		conn->handed = true;
-	if (conn && request == FIOASYNC)
+	if (request == FIOASYNC)
 		raises_signals(conn, fd);
 	if (conn && request == FIONREAD && engine_unread(conn, fd, argument))
 		return 0;

@@ -15,6 +15,7 @@
 
 #include "common/clock.h"
 #include "common/sys.h"
+#include "preload/choose.h"
 #include "preload/defer.h"
 #include "preload/engine_in.h"
 #include "preload/far.h"
@@ -32,40 +33,6 @@
 #define READABLE (EPOLLIN | EPOLLRDNORM | EPOLLPRI | EPOLLRDBAND)
 #define WRITABLE (EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND)
 #define CACHE_ROWS 1024
-
-ZC_EXPORT int epoll_create(int size)
-{
-	int fd = SPARE_CALL(real.epoll_create(size));
-
-	set_open(fd);
-	return fd;
-}
-
-ZC_EXPORT int epoll_create1(int flags)
-{
-	int fd = SPARE_CALL(real.epoll_create1(flags));
-
-	set_open(fd);
-	return fd;
-}
-
-ZC_EXPORT int epoll_ctl(int set, int op, int fd, struct epoll_event *event)
-{
-	int rc, saved = errno;
-
-	sg_before_wait();
-	rc = engine_possible() ? defer_ctl(set, op, fd, event) : DEFER_NOT;
-	if (rc != DEFER_NOT) {
-		errno = rc < 0 ? -rc : saved;
-		return rc < 0 ? -1 : 0;
-	}
-	rc = real.epoll_ctl(set, op, fd, event);
-	if (!rc && table_entry(fd) > TABLE_OWN) {
-		watch_follow(set, op, fd, event);
-		errno = saved;
-	}
-	return rc;
-}
 
 /* Finding the connection of an event: a cache in front of the index, which has a lock. */
 static struct conn *_Atomic cache[CACHE_ROWS];
@@ -422,7 +389,7 @@ static int tell_rings(const struct wait *wait, struct set *set)
 	int ready;
 
 	hot_turn(set);
-	ready = hot_tell_overdue(set, wait->events, wait->count);
+	ready = hot_tell_overdue(set, wait->set, wait->events, wait->count);
 	if (!ready && hot_kernel_waits(set)) {
 		if (!hot_has_news(set) &&
 		    !defer_asks_for_room(set)) /* it is asked at once, for as long as the program likes */
@@ -492,7 +459,7 @@ static int sleep_in_kernel(const struct wait *wait, struct set *set)
 	int ready, devices;
 
 	defer_sleeps(set);
-	if (!hot_sleeps(set, wait->set, &devices)) {
+	if (!hot_sleeps(set, &devices)) {
 		defer_wakes(set);
 		return 0;
 	}
@@ -545,6 +512,44 @@ static int wait_for_rings(struct wait *wait)
 	}
 }
 
+/* A sleep that is not in the list's count; the set may be closed meanwhile. */
+struct early_sleep {
+	struct set *set;
+	int fd;
+};
+
+static void early_sleep_ends(struct early_sleep *sleep)
+{
+	if (sleep->set && table_set(sleep->fd) == sleep->set)
+		atomic_fetch_sub(&sleep->set->early_sleepers, 1);
+}
+
+static int sleep_early(const struct wait *wait, struct set *set)
+{
+	__attribute__((cleanup(early_sleep_ends))) struct early_sleep sleep = { set, wait->set };
+
+	atomic_fetch_add(&set->early_sleepers, 1);
+	return events_possible() ? 0 : ask_kernel(wait, 0, wait->until);
+}
+
+/*
+ * No connection yet. Another thread may begin one while this one sleeps: so it is counted, and what it is told then is looked at.
+ * Returns as the kernel does.
+ */
+static int wait_early(struct wait *wait)
+{
+	struct set *set = choose_moves && wait->until ? table_set(wait->set) : NULL;
+	int ready;
+
+	if (!set)
+		return ask_kernel(wait, 0, wait->until);
+	ready = sleep_early(wait, set);
+	if (!events_possible() || ready < 0)
+		return ready;
+	ready = told(wait->set, wait->events, ready, wait->count);
+	return ready ? ready : wait_for_rings(wait);
+}
+
 ZC_EXPORT int epoll_pwait(int set, struct epoll_event *events, int count, int timeout, const sigset_t *mask)
 {
 	struct wait wait = { .set = set, .events = events, .count = count };
@@ -552,18 +557,13 @@ ZC_EXPORT int epoll_pwait(int set, struct epoll_event *events, int count, int ti
 
 	mask = wait.mask = signals_given(SIG_SETMASK, mask, &given);
 	sg_before_wait();
-	if (__builtin_expect(!events_possible(), 1))
-		return real.epoll_pwait(set, events, count, timeout, mask);
 	wait.until = timeout < 0 ? UINT64_MAX : timeout ? clock_now() + (uint64_t)timeout * NS_PER_MS : 0;
-	return wait_for_rings(&wait);
+	return __builtin_expect(!events_possible(), 1) ? wait_early(&wait) : wait_for_rings(&wait);
 }
 
 ZC_EXPORT int epoll_wait(int set, struct epoll_event *events, int count, int timeout)
 {
-	if (events_possible())
-		return epoll_pwait(set, events, count, timeout, NULL);
-	sg_before_wait();
-	return real.epoll_wait(set, events, count, timeout);
+	return epoll_pwait(set, events, count, timeout, NULL);
 }
 
 ZC_EXPORT int epoll_pwait2(int set, struct epoll_event *events, int count, const struct timespec *timeout,
@@ -574,11 +574,11 @@ ZC_EXPORT int epoll_pwait2(int set, struct epoll_event *events, int count, const
 
 	mask = wait.mask = signals_given(SIG_SETMASK, mask, &given);
 	sg_before_wait();
-	if (!events_possible() || (timeout && !watch_time_is_valid(timeout)))
+	if (timeout && !watch_time_is_valid(timeout))
 		return real.epoll_pwait2(set, events, count, timeout, mask);
 	if (!timeout || timeout->tv_sec > 1000000000)
 		wait.until = UINT64_MAX;
 	else if (timeout->tv_sec || timeout->tv_nsec)
 		wait.until = clock_now() + (uint64_t)timeout->tv_sec * NS_PER_SEC + (uint64_t)timeout->tv_nsec;
-	return wait_for_rings(&wait);
+	return __builtin_expect(!events_possible(), 1) ? wait_early(&wait) : wait_for_rings(&wait);
 }

@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -104,14 +105,71 @@ void fork_was_unseen(void)
 	table_own_refresh();
 }
 
+/*
+ * libc's fork() runs the program's handlers (pthread_atfork()): the first of them may wait for a thread that waits for the fork, and in the
+ * child they may close connections. Ours are registered before those, so that it begins behind their last one, and ends in the child
+ * before their first.
+ */
+enum stage { STAGE_NONE, STAGE_CALLED, STAGE_BEGUN };
+static __thread enum stage stage __attribute__((tls_model("initial-exec")));
+static _Atomic bool has_handlers;
+
+static void prepare(void)
+{
+	if (stage != STAGE_CALLED)
+		return;
+	fork_begins();
+	stage = STAGE_BEGUN;
+}
+
+static void begin_child(void)
+{
+	if (stage != STAGE_BEGUN)
+		return;
+	fork_ends(0);
+	stage = STAGE_NONE;
+}
+
+void fork_start(void)
+{
+	atomic_store(&has_handlers, !pthread_atfork(prepare, NULL, begin_child));
+}
+
+/* Before and after libc forks, handlers included. A signal's handler that forks may come in between, with a stage of its own. */
+static enum stage call_libc(void)
+{
+	enum stage outer = stage;
+
+	if (atomic_load_explicit(&has_handlers, memory_order_relaxed))
+		stage = STAGE_CALLED;
+	else
+		fork_begins();
+	return outer;
+}
+
+static pid_t libc_has_forked(pid_t child, enum stage outer)
+{
+	bool ends = stage == STAGE_BEGUN || !atomic_load_explicit(&has_handlers, memory_order_relaxed);
+
+	stage = outer;
+	return ends ? fork_ends(child) : child;
+}
+
+#define FORK_BY_LIBC(call)                                                                                             \
+	({                                                                                                             \
+		enum stage outer = call_libc();                                                                        \
+                                                                                                                       \
+		libc_has_forked((pid_t)(call), outer);                                                                 \
+	})
+
 ZC_EXPORT pid_t fork(void)
 {
-	return FORK(real.fork());
+	return FORK_BY_LIBC(real.fork());
 }
 
 ZC_EXPORT pid_t __fork(void)
 {
-	return FORK(real.__fork());
+	return FORK_BY_LIBC(real.__fork());
 }
 
 ZC_EXPORT pid_t _Fork(void)
@@ -174,7 +232,7 @@ ZC_EXPORT int forkpty(int *terminal, char *name, const struct termios *modes, co
 	pid_t child;
 
 	real_resolve_late();
-	child = FORK(real.forkpty(terminal, name, modes, size));
+	child = FORK_BY_LIBC(real.forkpty(terminal, name, modes, size));
 	if (child == 0)
 		forget_standard();
 	return child;

@@ -109,6 +109,20 @@ ZC_EXPORT int madvise(void *at, size_t bytes, int advice)
 	return real.madvise(at, bytes, advice);
 }
 
+/* Of this process, perhaps (Linux 6.13), and of which pages the kernel decides. */
+ZC_EXPORT ssize_t process_madvise(int process, const struct iovec *iov, size_t count, int advice, unsigned int flags)
+{
+	changing(NULL, SIZE_MAX);
+	return real.process_madvise(process, iov, count, advice, flags);
+}
+
+/* Libc's loader unmaps by a call of its own. */
+ZC_EXPORT int dlclose(void *handle)
+{
+	changing(NULL, SIZE_MAX);
+	return real.dlclose(handle);
+}
+
 ZC_EXPORT int mprotect(void *at, size_t bytes, int protection)
 {
 	changing(at, bytes);

@@ -236,13 +236,13 @@ static bool closes_own(long number, long fd)
 	return number == SYS_close && table_is_own((int)fd);
 }
 
-/* Returns true if the number is of a data call, and then the wrapper's answer: the bytes may be in a ring. */
+/* Returns true if the number is of a data call, and then the wrapper's answer: bytes may be in a ring, or held. */
 static bool moves_data(long number, const long *a, long *answer)
 {
 	struct conn *conn = table_conn((int)a[0]);
 	const int fd = (int)a[0];
 
-	if (!conn || !engine_is_there(conn))
+	if (!conn || (!engine_is_there(conn) && !conn_active(conn)))
 		return false;
 	switch (number) {
 	case SYS_read:
@@ -298,9 +298,9 @@ static bool waits_for_data(long number, const long *a, long *answer)
 	}
 }
 
-static bool is_for_engine(long number, const long *a, long *answer)
+static bool is_for_path(long number, const long *a, long *answer)
 {
-	return engine_possible() && (moves_data(number, a, answer) || waits_for_data(number, a, answer));
+	return moves_data(number, a, answer) || (engine_possible() && waits_for_data(number, a, answer));
 }
 
 /* A raw system call of the program does what the wrapper would have done, where it concerns descriptors or memory. */
@@ -316,7 +316,7 @@ syscall(long number, ...)
 		a[i] = va_arg(list, long);
 	va_end(list);
 	real_resolve();
-	if (is_for_engine(number, a, &answer) || raw_does(number, a, &answer))
+	if (is_for_path(number, a, &answer) || raw_does(number, a, &answer))
 		return answer;
 	sg_before_wait();
 	if (closes_own(number, a[0])) {

@@ -17,6 +17,7 @@
 #include "common/clock.h"
 #include "common/sys.h"
 #include "preload/conn.h"
+#include "preload/choose.h"
 #include "preload/engine.h"
 #include "preload/guest.h"
 #include "preload/raw.h"
@@ -139,7 +140,7 @@ static bool does_epoll_pwait2(const long *a, long *answer)
 
 static bool waits(long number, const long *a, long *answer)
 {
-	if (!engine_possible() && !atomic_load_explicit(&conn_zerocopy_ever, memory_order_relaxed))
+	if (!choose_moves)
 		return false;
 	switch (number) {
 	case SYS_ppoll:
@@ -159,45 +160,46 @@ static bool waits(long number, const long *a, long *answer)
 	}
 }
 
-static bool has_engine(long fd)
+/* Whether bytes of it may be in a ring, or held. */
+static bool has_path(long fd)
 {
 	struct conn *conn = table_conn((int)fd);
 
-	return conn && engine_is_there(conn);
+	return conn && (engine_is_there(conn) || conn_active(conn));
 }
 
 static bool moves(long number, const long *a, long *answer)
 {
 	switch (number) {
 	case SYS_splice:
-		if (!has_engine(a[0]) && !has_engine(a[2]))
+		if (!has_path(a[0]) && !has_path(a[2]))
 			return false;
 		*answer = splice((int)a[0], (off64_t *)a[1], (int)a[2], (off64_t *)a[3], (size_t)a[4],
 				 (unsigned int)a[5]);
 		return true;
 	case SYS_recvmmsg:
-		if (!has_engine(a[0]))
+		if (!has_path(a[0]))
 			return false;
 		*answer = recvmmsg((int)a[0], (struct mmsghdr *)a[1], (unsigned int)a[2], (int)a[3],
 				   (struct timespec *)a[4]);
 		return true;
 	case SYS_sendmmsg:
-		if (!has_engine(a[0]))
+		if (!has_path(a[0]))
 			return false;
 		*answer = sendmmsg((int)a[0], (struct mmsghdr *)a[1], (unsigned int)a[2], (int)a[3]);
 		return true;
 	case SYS_sendfile:
-		if (!has_engine(a[0]))
+		if (!has_path(a[0]) && !has_path(a[1]))
 			return false;
 		*answer = sendfile64((int)a[0], (int)a[1], (off64_t *)a[2], (size_t)a[3]);
 		return true;
 	case SYS_preadv2: /* a[4] is the offset's upper half where that does not fit into a[3] */
-		if (!has_engine(a[0]))
+		if (!has_path(a[0]))
 			return false;
 		*answer = preadv64v2((int)a[0], (const struct iovec *)a[1], (int)a[2], a[3], (int)a[5]);
 		return true;
 	case SYS_pwritev2:
-		if (!has_engine(a[0]))
+		if (!has_path(a[0]))
 			return false;
 		*answer = pwritev64v2((int)a[0], (const struct iovec *)a[1], (int)a[2], a[3], (int)a[5]);
 		return true;

@@ -397,6 +397,8 @@ ZC_EXPORT ssize_t preadv64v2(int fd, const struct iovec *iov, int count, off64_t
 
 	if (kernel_refuses(conn, offset, flags))
 		return refuse(fd, iov, count, offset, flags);
+	if (__builtin_expect(conn && asks_nothing(iov, count), 0))
+		return real.preadv64v2(fd, iov, count, offset, flags);
 	return RECEIVED(conn, fd, iov, count, waits, settle_iov(iov, (size_t)count),
 			real.preadv64v2(fd, iov, count, offset, flags), &ringed);
 }

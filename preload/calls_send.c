@@ -265,24 +265,6 @@ static ssize_t sendfile_by_ring(int fd, int in, off64_t *offset, size_t bytes)
 	return engine_sendfile(conn, fd, in, offset, bytes);
 }
 
-ZC_EXPORT ssize_t sendfile(int fd, int in, off_t *offset, size_t bytes)
-{
-	ssize_t rc = sendfile_by_ring(fd, in, (off64_t *)offset, bytes);
-
-	if (rc != ENGINE_BY_KERNEL)
-		return send_result(rc);
-	return SEND_FILE(fd, real.sendfile(fd, in, offset, bytes));
-}
-
-ZC_EXPORT ssize_t sendfile64(int fd, int in, off64_t *offset, size_t bytes)
-{
-	ssize_t rc = sendfile_by_ring(fd, in, offset, bytes);
-
-	if (rc != ENGINE_BY_KERNEL)
-		return send_result(rc);
-	return SEND_FILE(fd, real.sendfile64(fd, in, offset, bytes));
-}
-
 #define SPLICE_FLAGS (SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT)
 
 /*
@@ -311,6 +293,38 @@ static ssize_t splice_from(struct conn *from, int in, int pipe, size_t bytes, un
 	} while (true);
 }
 
+/* Since Linux 5.12 a sendfile() to a pipe is one, and takes a socket. */
+static bool is_splice(int fd, int in, const void *offset, size_t bytes, bool *waits)
+{
+	struct conn *from = table_conn(in);
+
+	return from && engine_is_there(from) && bytes && !offset && pipe_takes(fd, waits);
+}
+
+ZC_EXPORT ssize_t sendfile(int fd, int in, off_t *offset, size_t bytes)
+{
+	ssize_t rc = sendfile_by_ring(fd, in, (off64_t *)offset, bytes);
+	bool waits;
+
+	if (rc != ENGINE_BY_KERNEL)
+		return send_result(rc);
+	if (is_splice(fd, in, offset, bytes, &waits))
+		return splice_from(table_conn(in), in, fd, bytes, 0, waits);
+	return SEND_FILE(fd, real.sendfile(fd, in, offset, bytes));
+}
+
+ZC_EXPORT ssize_t sendfile64(int fd, int in, off64_t *offset, size_t bytes)
+{
+	ssize_t rc = sendfile_by_ring(fd, in, offset, bytes);
+	bool waits;
+
+	if (rc != ENGINE_BY_KERNEL)
+		return send_result(rc);
+	if (is_splice(fd, in, offset, bytes, &waits))
+		return splice_from(table_conn(in), in, fd, bytes, 0, waits);
+	return SEND_FILE(fd, real.sendfile64(fd, in, offset, bytes));
+}
+
 ZC_EXPORT ssize_t splice(int in, off64_t *in_offset, int fd, off64_t *out_offset, size_t bytes, unsigned int flags)
 {
 	struct conn *from = table_conn(in);
@@ -318,8 +332,7 @@ ZC_EXPORT ssize_t splice(int in, off64_t *in_offset, int fd, off64_t *out_offset
 
 	if (!table_conn(fd))
 		before_kernel(in, REASON_NONE);
-	if (from && engine_is_there(from) && bytes && !in_offset && !out_offset && !(flags & ~SPLICE_FLAGS) &&
-	    pipe_takes(fd, &waits))
+	if (!out_offset && !(flags & ~SPLICE_FLAGS) && is_splice(fd, in, in_offset, bytes, &waits))
 		return splice_from(from, in, fd, bytes, flags, waits && !(flags & SPLICE_F_NONBLOCK));
 	return SEND_FILE(fd, real.splice(in, in_offset, fd, out_offset, bytes, flags));
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/sys.h"
+#include "preload/before.h"
 #include "preload/engine.h"
 #include "preload/far.h"
 #include "preload/evict.h"
@@ -61,6 +62,8 @@ static void opened(int fd, enum stats_role role, const struct sockaddr_storage *
 		engine_retire(conn, fd);
 		conn_detach(conn, REASON_DETACHED);
 	}
+	if (__builtin_expect(atomic_load_explicit(&before_seen, memory_order_relaxed), 0))
+		before_opened(conn, fd);
 	if (__builtin_expect(settings.rdma_wait_ms != 0, 0) && conn)
 		far_wait(conn, fd);
 }
@@ -275,6 +278,8 @@ ZC_EXPORT int setsockopt(int fd, int level, int name, const void *value, socklen
 		conn_leave(conn, &hold);
 	if (conn && level == SOL_SOCKET)
 		atomic_store_explicit(&conn->recv_ends, 0, memory_order_relaxed);
+	if (!rc && why != REASON_NONE && !conn)
+		before_notes(BEFORE_OPTIONS);
 	if (!rc && level == SOL_SOCKET && name == SO_PEEK_OFF)
 		peek_offset_is_set(fd); /* a listening socket hands it down */
 	if (!rc && level == IPPROTO_TCP && name == TCP_INQ)

@@ -112,7 +112,7 @@ static bool poll_meets_notice(struct pollfd *fds, nfds_t count)
 struct sleeps {
 	struct engine_sleep few[SLEEPS];
 	struct engine_sleep *list;
-	nfds_t used;
+	nfds_t used, room;
 	nfds_t links, links_max;
 };
 
@@ -121,8 +121,7 @@ static void sleeps_end(struct sleeps *sleeps)
 	for (nfds_t i = 0; i < sleeps->used; i++)
 		engine_wakes(&sleeps->list[i]);
 	if (sleeps->list && sleeps->list != sleeps->few)
-		sys_call(SYS_munmap, (long)sleeps->list, (long)(sizeof(*sleeps->list) * (sleeps->used + 1)), 0, 0, 0,
-			 0);
+		sys_call(SYS_munmap, (long)sleeps->list, (long)(sizeof(*sleeps->list) * sleeps->room), 0, 0, 0, 0);
 	sleeps->used = 0;
 	sleeps->list = NULL;
 }
@@ -133,7 +132,8 @@ static void sleeps_make(struct sleeps *sleeps, nfds_t count)
 	sleeps->used = 0;
 	sleeps->links = 0;
 	sleeps->links_max = 0;
-	sleeps->list = count <= SLEEPS ? sleeps->few : sys_map(sizeof(*sleeps->list) * (count + 1), MAP_PRIVATE);
+	sleeps->room = count + 1;
+	sleeps->list = count <= SLEEPS ? sleeps->few : sys_map(sizeof(*sleeps->list) * sleeps->room, MAP_PRIVATE);
 }
 
 /* Returns whether the ring of the connection has something; else it is armed and counted among the sleeps. */
@@ -230,7 +230,7 @@ static int poll_tells_rings(struct pollfd *fds, nfds_t count)
 		if (count > FEW || fds[i].events & ~READS)
 			return 0;
 		fds[i].revents = 0;
-		if (!conn || !engine_is_there(conn) || !engine_has_bytes(conn, fds[i].fd))
+		if (!fds[i].events || !conn || !engine_is_there(conn) || !engine_has_bytes(conn, fds[i].fd))
 			continue;
 		fds[i].revents = fds[i].events;
 		ready++;

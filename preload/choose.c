@@ -10,6 +10,7 @@
 #include "common/clock.h"
 #include "common/rules.h"
 
+bool choose_moves;
 static struct rules rules;
 
 void choose_start(void (*refused)(const char *message))
@@ -20,6 +21,8 @@ void choose_start(void (*refused)(const char *message))
 		rules.count = 0;
 		refused(message);
 	}
+	choose_moves =
+		rules.count || (settings.path != PATH_TCP && settings.path != PATH_COPY && settings.path != PATH_SG);
 }
 
 enum zc_path choose_policy(enum stats_role role, const struct sockaddr *address)

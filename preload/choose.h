@@ -16,6 +16,9 @@
 /* Reads the rules. Calls refused(message) when they can't be used; then none apply. */
 void choose_start(void (*refused)(const char *message));
 
+/* Whether there may be connections of this process whose events have to be looked at. Known from the start. */
+extern bool choose_moves;
+
 /* Returns the path for a new connection; address as rules.h says. */
 enum zc_path choose_policy(enum stats_role role, const struct sockaddr *address);
 

@@ -11,6 +11,7 @@
 #include "common/log.h"
 #include "common/sys.h"
 #include "common/thread.h"
+#include "preload/before.h"
 #include "preload/choose.h"
 #include "preload/engine.h"
 #include "preload/engine_source.h"
@@ -25,8 +26,6 @@
 
 #define SLAB_CONNS 64
 #define SLABS 16384
-#define TOKENS 65536
-#define TOKEN_SHARED 0xffffffffu
 
 _Atomic unsigned int conn_zerocopy_used;
 _Atomic bool conn_zerocopy_ever;
@@ -40,8 +39,6 @@ static struct pool pool = {
 	.sharing = MAP_PRIVATE,
 	.slab = slabs,
 };
-static _Atomic uint32_t *tokens;
-static uint32_t tokens_used = TOKENS;
 static _Atomic int process;
 
 void conn_release(struct conn *conn)
@@ -71,8 +68,7 @@ static long get_option(int fd, int level, int name, void *value, socklen_t bytes
 	return sys_call(SYS_getsockopt, fd, level, name, (long)value, (long)&bytes, 0);
 }
 
-/* Returns whether fd is a TCP socket of IPv4 or IPv6, and whether it is connected or about to be. */
-static bool is_tcp(int fd)
+bool conn_may_be(int fd)
 {
 	int protocol = 0, listening = 1, domain = 0;
 
@@ -224,7 +220,7 @@ struct conn *conn_take_in(int fd)
 {
 	struct conn *conn;
 
-	if (!is_tcp(fd))
+	if (!conn_may_be(fd))
 		return NULL;
 	open_as(fd, &(struct opening){ .role = ROLE_SERVER, .plain = true, .always = true });
 	conn = table_conn(fd);
@@ -244,7 +240,7 @@ struct conn *conn_classify(int fd)
 		if (table_entry(fd) != TABLE_UNKNOWN)
 			return table_conn(fd);
 	}
-	if ((uint32_t)fd >= table_size || fd < 0 || guest_sandboxed() || !is_tcp(fd))
+	if ((uint32_t)fd >= table_size || fd < 0 || guest_sandboxed() || !conn_may_be(fd))
 		goto other;
 	/* Not connected yet: connect or accept will take it in. */
 	if (sys_call(SYS_getpeername, fd, (long)&peer, (long)&bytes, 0, 0, 0) < 0)
@@ -302,16 +298,23 @@ static bool end(struct conn *conn, int fd)
 	return unused;
 }
 
-static bool forget_descriptor(struct conn *conn, int fd)
+/* The number is not in the table any more. One of those that were too many takes its place: there is one as long as there are any. */
+static void forget_descriptor(struct conn *conn, int fd)
 {
-	for (int i = 0; i < conn->descriptors; i++) {
-		if (conn->fds[i] != fd)
-			continue;
-		conn->fds[i] = conn->fds[--conn->descriptors];
-		return true;
+	int at = 0;
+
+	while (at < conn->descriptors && conn->fds[at] != fd)
+		at++;
+	if (at < conn->descriptors)
+		conn->fds[at] = conn->fds[--conn->descriptors];
+	else
+		conn->extra--;
+	for (uint32_t i = 0; !conn->descriptors && conn->extra && i < table_size; i++) {
+		if (table_conn((int)i) == conn) {
+			conn->fds[conn->descriptors++] = (int)i;
+			conn->extra--;
+		}
 	}
-	conn->extra--;
-	return false;
 }
 
 static void close_inside(struct conn *conn, int fd)
@@ -327,8 +330,8 @@ static void close_inside(struct conn *conn, int fd)
 		unused = end(conn, fd);
 	else if (conn->watches)
 		watch_forget_descriptor(conn, fd);
-	forget_descriptor(conn, fd);
 	table_put(fd, TABLE_UNKNOWN);
+	forget_descriptor(conn, fd);
 	conn_leave(conn, &hold);
 	if (unused)
 		conn_release(conn);
@@ -342,6 +345,7 @@ void conn_close(int fd)
 		if (table_entry(fd) != TABLE_UNKNOWN && table_entry(fd) != TABLE_OWN && conn_process_is_ours()) {
 			gate_enter(); /* a child that finds the number, but no set any more, would free it again */
 			set_release(fd);
+			before_closes(fd);
 			table_put(fd, TABLE_UNKNOWN);
 			gate_leave();
 		}
@@ -365,6 +369,7 @@ void conn_dup(int from, int to)
 {
 	struct conn *conn = table_conn(from);
 	struct lock_hold hold;
+	bool many;
 
 	if (to < 0 || !conn_process_is_ours())
 		return;
@@ -381,14 +386,14 @@ void conn_dup(int from, int to)
 	}
 	table_put(to, (uintptr_t)conn);
 	conn->handed |= guest_sandboxed() || conn_stays_open(to);
-	if (conn->descriptors < CONN_DESCRIPTORS) {
+	if (conn->descriptors < CONN_DESCRIPTORS)
 		conn->fds[conn->descriptors++] = to;
-		conn_leave(conn, &hold);
-		return;
-	}
-	conn->extra++;
+	else
+		conn->extra++;
+	many = conn->extra;
 	conn_leave(conn, &hold);
-	conn_detach(conn, REASON_DETACHED);
+	if (many)
+		conn_detach(conn, REASON_DETACHED);
 }
 
 void conn_detach(struct conn *conn, enum stat_reason reason)
@@ -404,28 +409,6 @@ void conn_detach(struct conn *conn, enum stat_reason reason)
 		stats_reason(conn->slot, reason);
 	}
 	lock_give(&conn->lock, &hold);
-}
-
-bool conn_take_token(struct conn *conn)
-{
-	_Atomic uint32_t *token = conn->token;
-	uint32_t self = (uint32_t)atomic_load_explicit(&process, memory_order_relaxed);
-	uint32_t holder = 0;
-
-	if (!token || atomic_load_explicit(token, memory_order_relaxed) == self)
-		return true;
-	if (atomic_compare_exchange_strong(token, &holder, self) || holder == self)
-		return true;
-	atomic_store(token, TOKEN_SHARED);
-	conn_detach(conn, REASON_SHARED);
-	return false;
-}
-
-void conn_share(struct conn *conn)
-{
-	if (conn->token)
-		atomic_store(conn->token, TOKEN_SHARED);
-	conn_detach(conn, REASON_SHARED);
 }
 
 void conn_each(void (*visit)(struct conn *conn))
@@ -456,30 +439,6 @@ struct conn *conn_next(uint32_t *at)
 	return NULL;
 }
 
-/* Gives a connection the token that its holders will share. Under the lock. */
-static void give_token(struct conn *conn)
-{
-	if (conn->token) {
-		uint32_t self = (uint32_t)atomic_load(&process);
-
-		atomic_compare_exchange_strong(conn->token, &self, 0);
-		return;
-	}
-	if (tokens_used == TOKENS) {
-		_Atomic uint32_t *fresh = sys_map(TOKENS * sizeof(*tokens), MAP_SHARED | MAP_NORESERVE);
-
-		/* The old ones stay mapped: connections that live on use them. */
-		if (!fresh) {
-			atomic_store(&conn->mode, CONN_PLAIN);
-			stats_reason(conn->slot, REASON_NO_MEMORY);
-			return;
-		}
-		tokens = fresh;
-		tokens_used = 0;
-	}
-	conn->token = &tokens[tokens_used++];
-}
-
 static void quiesce(struct conn *conn)
 {
 	struct lock_hold hold;
@@ -491,7 +450,7 @@ static void quiesce(struct conn *conn)
 	if (atomic_load(&conn->mode) == CONN_ACTIVE) {
 		sg_flush(conn);
 		zerocopy_settle(conn);
-		give_token(conn);
+		conn_give_token(conn);
 	}
 	lock_give(&conn->lock, &hold);
 }

@@ -7,7 +7,7 @@
  * a connection which is not its own and notices under the lock (conn_enter compares the table again).
  *
  * Sharing: after fork two processes hold the socket. Whoever sends first afterwards takes a token in memory that both share
- * and goes on as before; when a second process sends too, both stay on plain calls from then on, since neither can order
+ * and goes on as before, if nobody has sent since it was forked itself (the token says what the next notice's number was); when a second process sends too, both stay on plain calls from then on, since neither can order
  * its held bytes or its zerocopy notices against the other's.
  */
 #ifndef ZC_PRELOAD_CONN_H
@@ -87,7 +87,8 @@ struct set {
 	struct lock defer_lock;
 	int fd; /* of the set */
 	uint32_t forks;
-	_Atomic uint32_t sleeping; /* threads that wait in the kernel */
+	_Atomic uint32_t sleeping;	 /* threads that wait in the kernel */
+	_Atomic uint32_t early_sleepers; /* those that have done so since before the first connection */
 	_Atomic uint32_t deferred_count;
 	TAILQ_HEAD(, watch) deferred;
 };
@@ -145,7 +146,7 @@ struct conn {
 	int extra;		   /* duplicates that are not followed */
 	uint64_t cookie;	   /* SO_COOKIE */
 	uint64_t peer_key;	   /* hash of the peer's address, for what is remembered of destinations */
-	_Atomic uint32_t *token;   /* NULL: not shared by a fork */
+	_Atomic uint64_t *token;   /* NULL: not shared by a fork */
 	bool app_error_queue;	   /* the program reads the error queue itself */
 	_Atomic bool send_blocked; /* a send met a full buffer since the last writable event */
 	struct watch *watches;
@@ -201,6 +202,9 @@ static inline void conn_counts(void)
  */
 void conn_open(int fd, enum stats_role role, const struct sockaddr_storage *peer);
 
+/* Returns whether fd is a TCP socket of IPv4 or IPv6 that does not listen: a connection, now or later. */
+bool conn_may_be(int fd);
+
 /* Looks at a descriptor of unknown kind; takes it in as a plain connection if it is a connected TCP socket. */
 struct conn *conn_classify(int fd);
 
@@ -253,6 +257,9 @@ void conn_detach(struct conn *conn, enum stat_reason reason);
 
 /* Returns whether this process may hold bytes and use zerocopy on it (see Sharing). */
 bool conn_take_token(struct conn *conn);
+
+/* Before a fork: gives a connection the token that its holders will share. Under the lock. */
+void conn_give_token(struct conn *conn);
 
 /* Makes it plain for all processes that hold it: the descriptor is passed on. */
 void conn_share(struct conn *conn);

@@ -33,7 +33,8 @@ static bool are_ours_alone(const struct conn *conn, struct set *set)
 	return engine && engine_met(engine) && atomic_load(&engine->holders.count) == 1 &&
 	       !atomic_load(&conn->signals) && atomic_load(&set->hot) && !atomic_load(&set->nested) &&
 	       atomic_load(&set->descriptors) == 1 && set->forks == atomic_load(&forks) &&
-	       !atomic_load(&set->sleeping) && !guest_sandboxed() && !atomic_load(&guest_rings);
+	       !atomic_load(&set->sleeping) && !atomic_load(&set->early_sleepers) && !guest_sandboxed() &&
+	       !atomic_load(&guest_rings);
 }
 
 static uint32_t kernel_has(const struct watch *watch)
@@ -308,7 +309,9 @@ void defer_forget(struct watch *watch)
 
 	if (!watch->deferred || !lock_take(&watch->set->defer_lock, &hold))
 		return;
-	if (watch->deferred)
+	if (watch->deferred && watch->gone)
+		make_up(watch->set, watch);
+	else if (watch->deferred)
 		unlink_watch(watch->set, watch);
 	lock_give(&watch->set->defer_lock, &hold);
 }

@@ -41,7 +41,10 @@ void defer_settle(struct watch *watch);
 void defer_settle_set(struct set *set);
 void defer_settle_all(void);
 
-/* The registration is no more, and the kernel's goes by itself. Under the connection's lock. */
+/*
+ * The registration is no more. The kernel's goes by itself, but where the socket lives on elsewhere (SCM_RIGHTS): one that the program has
+ * deleted is deleted now. Under the connection's lock, before the descriptor is closed.
+ */
 void defer_forget(struct watch *watch);
 
 /* A set is made; a fork is about to make all that there are another process's as well. */

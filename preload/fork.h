@@ -9,6 +9,9 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+/* Once, as early as can be. */
+void fork_start(void);
+
 void fork_begins(void);
 
 /* In the parent and in the child, with what the fork has returned, which it returns; errno is kept. */

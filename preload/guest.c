@@ -137,11 +137,8 @@ static void notes_memory(long number, const long *a)
 		}
 		break;
 	case SYS_munmap:
-		later_forget((void *)a[0], (size_t)a[1]);
-		guard_forget((void *)a[0], (size_t)a[1]);
-		break;
 	case SYS_mmap:
-		if (a[3] & MAP_FIXED) {
+		if (number == SYS_munmap || a[3] & MAP_FIXED) {
 			later_forget((void *)a[0], (size_t)a[1]);
 			guard_forget((void *)a[0], (size_t)a[1]);
 		}
@@ -154,6 +151,10 @@ static void notes_memory(long number, const long *a)
 		if (a[3] & MREMAP_FIXED)
 			guard_forget((void *)a[4], (size_t)a[2]);
 		guard_settle((void *)a[0], (size_t)a[1]);
+		break;
+	case SYS_process_madvise:
+		later_settle(NULL, SIZE_MAX);
+		guard_settle(NULL, SIZE_MAX);
 		break;
 	case SYS_madvise:
 	case SYS_mprotect:

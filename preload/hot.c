@@ -36,7 +36,6 @@ struct hot {
 	uint32_t first; /* where the next wait begins to look, so that none is always last */
 	uint32_t turn;
 	uint32_t sleepers;
-	int set_fd; /* by which one of them sleeps */
 	struct spin spin;
 	bool far; /* what is first is from another host: a hint, of the last spin */
 	_Atomic uint64_t kernel_asked;
@@ -46,8 +45,6 @@ struct hot {
 
 static struct hot *_Atomic all;
 static struct lock all_lock; /* of changes: at any moment it can be walked */
-
-static const char wake_mark; /* its address is the data of the event that wakes */
 
 static bool has_news(const struct hot_entry *entry);
 static struct epoll_event event_of(const struct hot_entry *entry);
@@ -170,6 +167,12 @@ static void heat(const struct hot_entry *entry)
 	engine_disarm(entry->conn, atomic_load(&entry->conn->engine));
 }
 
+/* Threads that are not in the list's count: in a set around it, or asleep since before the first connection. */
+static bool sleeps_unseen(const struct set *set)
+{
+	return atomic_load(&set->nested) || atomic_load(&set->early_sleepers);
+}
+
 bool hot_add(struct conn *conn, struct watch *watch)
 {
 	struct hot *hot = may_be_hot(conn, watch) ? list_of(watch->set) : NULL;
@@ -179,7 +182,7 @@ bool hot_add(struct conn *conn, struct watch *watch)
 		return watch->hot;
 	if (!lock_take(&hot->lock, &hold))
 		return false;
-	if (hot->count < HOT_MAX && !hot->sleepers) {
+	if (hot->count < HOT_MAX && !hot->sleepers && !sleeps_unseen(watch->set)) {
 		hot->entry[hot->count++] = (struct hot_entry){ conn, watch, 0 };
 		put_at(watch, hot->count);
 		heat(&hot->entry[hot->count - 1]);
@@ -215,39 +218,13 @@ void hot_drop(struct conn *conn, struct watch *watch)
 	lock_give(&hot->lock, &hold);
 }
 
-/* The kernel's set gets a descriptor of ours, readable for ever and told once. */
-void hot_wake_sleeper(int set_fd)
-{
-	static _Atomic int always = -1;
-	struct epoll_event once = { .events = EPOLLIN | EPOLLONESHOT, .data.ptr = (void *)&wake_mark };
-	int fd = atomic_load(&always), none = -1;
-
-	if (fd < 0) {
-		fd = (int)sys_call(SYS_eventfd2, 1, EFD_CLOEXEC | EFD_NONBLOCK, 0, 0, 0, 0);
-		if (fd < 0)
-			return;
-		fd = sys_fd_raise(fd);
-		if (atomic_compare_exchange_strong(&always, &none, fd)) {
-			table_own_keep(fd);
-		} else {
-			sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
-			fd = none;
-		}
-	}
-	if (sys_call(SYS_epoll_ctl, set_fd, EPOLL_CTL_ADD, fd, (long)&once, 0, 0) < 0)
-		sys_call(SYS_epoll_ctl, set_fd, EPOLL_CTL_MOD, fd, (long)&once, 0, 0);
-}
-
-bool hot_is_wake(const struct epoll_event *event)
-{
-	return event->data.ptr == &wake_mark;
-}
-
 /* Tells of an overdue registration, if it still is one. Returns how many events. */
-static int tell_overdue(struct conn *conn, struct watch *overdue, struct set *set, struct epoll_event *event)
+static int tell_overdue(struct conn *conn, struct watch *overdue, struct set *set, int set_fd,
+			struct epoll_event *event)
 {
 	struct hot_entry entry = { conn, conn->watches, 0 };
 	struct engine *engine = atomic_load(&conn->engine);
+	const struct lane *in;
 
 	while (entry.watch && (entry.watch != overdue || overdue->set != set))
 		entry.watch = entry.watch->next;
@@ -258,13 +235,18 @@ static int tell_overdue(struct conn *conn, struct watch *overdue, struct set *se
 		return 0;
 	overdue->spent = overdue->event.events & EPOLLONESHOT;
 	*event = event_of(&entry);
-	/* What is left of a ring that was left has no doorbell that would go on telling. */
-	if (lane_has_left(&engine->channel.in) && !(overdue->event.events & (EPOLLET | EPOLLONESHOT)))
+	/* What is left has no doorbell that would go on telling. */
+	in = &engine->channel.in;
+	if ((lane_has_left(in) || (!overdue->hot && !lane_bells_sure(in))) &&
+	    !(overdue->event.events & (EPOLLET | EPOLLONESHOT))) {
 		watch_mark_overdue(overdue);
+		if (atomic_load(&set->nested))
+			hot_wake_sleeper(set_fd);
+	}
 	return 1;
 }
 
-int hot_tell_overdue(struct set *set, struct epoll_event *events, int count)
+int hot_tell_overdue(struct set *set, int set_fd, struct epoll_event *events, int count)
 {
 	int told = 0;
 
@@ -276,7 +258,7 @@ int hot_tell_overdue(struct set *set, struct epoll_event *events, int count)
 
 		if (!conn || !lock_take(&conn->lock, &hold))
 			continue;
-		told += tell_overdue(conn, watch, set, &events[told]);
+		told += tell_overdue(conn, watch, set, set_fd, &events[told]);
 		lock_give(&conn->lock, &hold);
 	}
 	return told;
@@ -290,15 +272,16 @@ static void tell_sleepers(struct watch *watch)
 {
 	struct hot *hot = list_there_is(watch->set);
 	struct lock_hold hold;
-	int fd = -1;
+	bool sleeps = false;
+	int fd;
 
 	watch_mark_overdue(watch);
-	if (!hot || !lock_take(&hot->lock, &hold))
-		return;
-	if (hot->sleepers)
-		fd = hot->set_fd;
-	lock_give(&hot->lock, &hold);
-	if (fd >= 0 && table_set(fd) == watch->set)
+	if (hot && lock_take(&hot->lock, &hold)) {
+		sleeps = hot->sleepers;
+		lock_give(&hot->lock, &hold);
+	}
+	fd = sleeps || sleeps_unseen(watch->set) ? set_number(watch->set) : -1;
+	if (fd >= 0)
 		hot_wake_sleeper(fd);
 }
 
@@ -331,7 +314,7 @@ void hot_enters(struct conn *conn, struct watch *watch, int set_fd)
 		return;
 	watch_mark_overdue(watch);
 	hot = list_there_is(watch->set);
-	if (hot && hot->sleepers)
+	if ((hot && hot->sleepers) || sleeps_unseen(watch->set))
 		hot_wake_sleeper(set_fd);
 }
 
@@ -531,7 +514,8 @@ static void heat_all(struct hot *hot, uint32_t slept)
 /* Makes sure that what comes wakes who sleeps. Returns whether there is something already. */
 static bool watch_entry(struct hot *hot, struct hot_entry *entry)
 {
-	if (!hot->sleepers && hot_rest_begins(&hot->rest, entry->conn, entry->watch))
+	if (!hot->sleepers && !sleeps_unseen(entry->watch->set) &&
+	    hot_rest_begins(&hot->rest, entry->conn, entry->watch))
 		return has_news(entry);
 	if (entry->watch->hot)
 		cool(entry);
@@ -540,17 +524,17 @@ static bool watch_entry(struct hot *hot, struct hot_entry *entry)
 }
 
 /* The same for all; behind one that has something it does not matter. */
-static bool watch_all(struct hot *hot)
+static bool watch_all(struct hot *hot, const struct set *set)
 {
 	bool news = false;
 
-	hot->rest.crowded |= hot->sleepers > 0;
+	hot->rest.crowded |= hot->sleepers > 0 || sleeps_unseen(set);
 	for (uint32_t i = 0; i < hot->count && !news; i++)
 		news = watch_entry(hot, &hot->entry[i]);
 	return news;
 }
 
-bool hot_sleeps(struct set *set, int set_fd, int *more)
+bool hot_sleeps(struct set *set, int *more)
 {
 	struct hot *hot = list_of(set);
 	struct lock_hold hold;
@@ -559,12 +543,11 @@ bool hot_sleeps(struct set *set, int set_fd, int *more)
 	*more = -1;
 	if (!hot || !lock_take(&hot->lock, &hold))
 		return true;
-	news = watch_all(hot) || atomic_load(&set->overdue);
+	news = watch_all(hot, set) || atomic_load(&set->overdue);
 	if (!news) {
 		hot->sleepers++;
-		hot->set_fd = set_fd;
 		*more = hot->rest.crowded ? -1 : hot->rest.fd;
-	} else if (!hot->sleepers) {
+	} else if (!hot->sleepers && !sleeps_unseen(set)) {
 		heat_all(hot, 0);
 	}
 	lock_give(&hot->lock, &hold);
@@ -589,7 +572,7 @@ void hot_wakes(struct set *set)
 
 	if (!hot || !lock_take(&hot->lock, &hold))
 		return;
-	if (hot->sleepers && !--hot->sleepers)
+	if (hot->sleepers && !--hot->sleepers && !sleeps_unseen(set))
 		heat_all(hot, 1);
 	lock_give(&hot->lock, &hold);
 }

@@ -51,7 +51,7 @@ void hot_has_spun(struct set *set, bool paid);
  * Before a sleep in the kernel. Returns false if there is something: then there is none. *more: a descriptor to be polled beside the set,
  * or -1; it was readable: hot_device_told().
  */
-bool hot_sleeps(struct set *set, int set_fd, int *more);
+bool hot_sleeps(struct set *set, int *more);
 void hot_device_told(struct set *set);
 void hot_wakes(struct set *set);
 
@@ -59,7 +59,7 @@ void hot_wakes(struct set *set);
 void hot_enters(struct conn *conn, struct watch *watch, int set_fd);
 
 /* Puts the events of registrations whose rings had something before anybody could ring. Returns how many. */
-int hot_tell_overdue(struct set *set, struct epoll_event *events, int count);
+int hot_tell_overdue(struct set *set, int set_fd, struct epoll_event *events, int count);
 
 /* Wakes one who sleeps in the set, or in a wait for the set. */
 void hot_wake_sleeper(int set_fd);

@@ -219,7 +219,7 @@ ssize_t sg_hold(struct conn *conn, int fd, const struct iovec *iov, int count, s
 {
 	struct sg *sg = &conn->sg;
 	enum stat_reason why;
-	ssize_t taken;
+	ssize_t taken, rc;
 
 	if (!sg->slot) {
 		if (now == SG_NOW_OR_NEVER)
@@ -239,7 +239,12 @@ ssize_t sg_hold(struct conn *conn, int fd, const struct iovec *iov, int count, s
 		return (ssize_t)bytes;
 	}
 	atomic_store_explicit(&sg->late, 0, memory_order_relaxed);
-	taken = settle_held(conn, hand_over(conn, fd, iov, count));
+	taken = hand_over(conn, fd, iov, count);
+	if (taken == -EFAULT) { /* of this send, which the kernel is to tell: what is held was good */
+		rc = settle_held(conn, hand_over(conn, fd, NULL, 0));
+		return rc < 0 ? rc : -EAGAIN;
+	}
+	taken = settle_held(conn, taken);
 	if (taken > 0)
 		stats_sent(conn->slot, PATH_SG, (uint64_t)taken, 0);
 	return taken;
@@ -316,12 +321,14 @@ int sg_drain(struct conn *conn, int fd, bool may_wait)
 {
 	struct pollfd wait = { .fd = fd, .events = POLLOUT };
 	struct lock_hold hold;
+	uint64_t cookie = 0;
 	int rc;
 
 	for (;;) {
 		if (!conn_enter(conn, fd, &hold))
-			return 0;
-		rc = sg_flush(conn);
+			return cookie ? -EBADF : 0;
+		rc = cookie && conn->cookie != cookie ? -EBADF : sg_flush(conn);
+		cookie = conn->cookie;
 		conn_leave(conn, &hold);
 		if (rc != -EAGAIN || !may_wait)
 			return rc;

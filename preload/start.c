@@ -11,6 +11,7 @@
 #include "common/settings.h"
 #include "common/stats.h"
 #include "common/sys.h"
+#include "preload/before.h"
 #include "preload/choose.h"
 #include "preload/conn.h"
 #include "preload/evict.h"
@@ -39,9 +40,10 @@ static void look_at_inherited(void)
 		if (fds[i].revents & POLLNVAL || table_entry(i) != TABLE_UNKNOWN)
 			continue;
 		conn_classify(i);
-		if (table_entry(i) == TABLE_UNKNOWN) { /* it may be listening */
+		if (!table_conn(i)) { /* it may be listening */
 			low_water_is_set(i);
 			peek_offset_is_set(i);
+			before_inherits(i);
 		}
 	}
 }
@@ -134,6 +136,7 @@ __attribute__((constructor)) void guest_start(void)
 		signals_take_fault();
 	if (table_start() < 0)
 		goto end; /* every descriptor stays the kernel's alone */
+	fork_start();
 	unseen_start(fork_was_unseen);
 	table_own_refresh();
 	far_keep_environment();

@@ -5,7 +5,7 @@
  * not his and finds out when he takes its lock.
  *
  * An entry is 0 (not looked at yet), TABLE_OTHER (looked at: not ours), TABLE_OWN (a descriptor of the library itself),
- * a connection, or an epoll set (its address with TABLE_SET).
+ * TABLE_EARLY (a socket that is not connected, of which before.h keeps something), a connection, or an epoll set (its address with TABLE_SET).
  */
 #ifndef ZC_PRELOAD_TABLE_H
 #define ZC_PRELOAD_TABLE_H
@@ -19,7 +19,7 @@ struct set;
 
 #define TABLE_DESCRIPTORS (1u << 20) /* fs.nr_open's default; higher numbers stay with the kernel alone */
 
-enum { TABLE_UNKNOWN = 0, TABLE_OTHER = 1, TABLE_OWN = 2, TABLE_SET = 4 };
+enum { TABLE_UNKNOWN = 0, TABLE_OTHER = 1, TABLE_OWN = 2, TABLE_EARLY = 3, TABLE_SET = 4 };
 #define TABLE_TAGS 7ul
 
 extern _Atomic uintptr_t *table;

@@ -11,6 +11,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/sys.h"
+#include "preload/before.h"
 #include "preload/defer.h"
 #include "preload/engine.h"
 #include "preload/guest.h"
@@ -195,6 +196,7 @@ void watch_after_fork(void)
 	atomic_store(&sets_lock.word, 0);
 	atomic_store(&rows_lock.word, 0);
 	hot_after_fork();
+	before_after_fork();
 }
 
 void set_open(int fd)
@@ -246,8 +248,7 @@ void watch_forget(struct conn *conn)
 	remove_watches(conn, NULL, -1);
 }
 
-/* Returns a descriptor of the set, or -1. */
-static int number_of(const struct set *set)
+int set_number(const struct set *set)
 {
 	for (uint32_t fd = 0; fd < table_size; fd++) {
 		if (table_set((int)fd) == set)
@@ -260,7 +261,7 @@ static int number_of(const struct set *set)
 static bool leaves_kernel(const struct watch *watch)
 {
 	struct epoll_event none = { 0 };
-	int set = watch->fd < 0 ? -1 : number_of(watch->set);
+	int set = watch->fd < 0 ? -1 : set_number(watch->set);
 	long rc = set < 0 ? -EBADF : sys_call(SYS_epoll_ctl, set, EPOLL_CTL_DEL, watch->fd, (long)&none, 0, 0);
 
 	return rc >= 0 || rc == -ENOENT;
@@ -322,6 +323,7 @@ void set_release(int fd)
 	lock_give(&sets_lock, &hold);
 	if (!set)
 		return;
+	before_set_closes(set);
 	hot_free(set);
 	pool_give(&pieces, set);
 }
@@ -349,7 +351,7 @@ struct watch *watch_find(struct conn *conn, const struct set *set, int fd)
 	return watch;
 }
 
-static void follow_conn(struct conn *conn, struct set *set, int set_fd, int op, int fd, const struct epoll_event *event)
+void watch_changes(struct conn *conn, struct set *set, int set_fd, int op, int fd, const struct epoll_event *event)
 {
 	struct watch *watch = watch_find(conn, set, fd);
 
@@ -396,7 +398,7 @@ static bool matters(const struct conn *conn)
  * A child of vfork or of a raw clone is not told apart here, which would take a system call each time: it has its parent's
  * sets, in the kernel, too.
  */
-void watch_follow(int set_fd, int op, int fd, const struct epoll_event *event)
+void watch_follow_as(int set_fd, int op, int fd, int as, const struct epoll_event *event)
 {
 	struct conn *conn = table_conn(fd);
 	struct lock_hold hold;
@@ -413,10 +415,15 @@ void watch_follow(int set_fd, int op, int fd, const struct epoll_event *event)
 	if (!conn_enter(conn, fd, &hold))
 		return;
 	if (set)
-		follow_conn(conn, set, set_fd, op, fd, event);
+		watch_changes(conn, set, set_fd, op, as, event);
 	else
 		conn->zerocopy.refused = true;
 	conn_leave(conn, &hold);
+}
+
+void watch_follow(int set_fd, int op, int fd, const struct epoll_event *event)
+{
+	watch_follow_as(set_fd, op, fd, fd, event);
 }
 
 static struct set *nesting;

@@ -18,8 +18,17 @@ void set_open(int fd);
 void set_release(int fd);
 void set_dup(int from, int to);
 
+/* Returns a descriptor of the set, or -1. */
+int set_number(const struct set *set);
+
 /* After a successful epoll_ctl(set, op, fd, event). */
 void watch_follow(int set, int op, int fd, const struct epoll_event *event);
+
+/* The same for a registration that was made by the number `as`; or -1 - that, if it is closed. */
+void watch_follow_as(int set, int op, int fd, int as, const struct epoll_event *event);
+
+/* The same for a connection whose events may have to be hidden. Under its lock. */
+void watch_changes(struct conn *conn, struct set *set, int set_fd, int op, int fd, const struct epoll_event *event);
 
 /*
  * Behind a wait that has nothing to tell, but met the beginning of a record that is no data (ENGINE_PART): to the kernel that connection is

@@ -395,6 +395,7 @@ ssize_t zerocopy_send(struct conn *conn, int fd, const struct iovec *iov, int co
 	bool measure = conn->policy == PATH_AUTO;
 	uint64_t begun = measure ? clock_thread() : 0;
 	struct lock_hold hold;
+	uint64_t cookie = 0;
 	size_t all;
 	long rc;
 
@@ -404,8 +405,16 @@ ssize_t zerocopy_send(struct conn *conn, int fd, const struct iovec *iov, int co
 	advance(&at, 0);
 	for (;;) {
 		bool entered = conn_enter(conn, fd, &hold);
-		enum stat_reason why = entered ? prepare(conn, fd) : REASON_DETACHED;
+		enum stat_reason why;
 
+		/* While it waited, the number has become another's, whose bytes these would be; that may have the same place in memory. */
+		if (cookie && (!entered || conn->cookie != cookie)) {
+			if (entered)
+				conn_leave(conn, &hold);
+			return at.left < all ? (ssize_t)(all - at.left) : -EBADF;
+		}
+		cookie = entered ? conn->cookie : 0;
+		why = entered ? prepare(conn, fd) : REASON_DETACHED;
 		rc = why == REASON_NONE ? push(conn, fd, &at, flags, at.left < all) : -EAGAIN;
 		if (entered)
 			conn_leave(conn, &hold);
@@ -424,8 +433,11 @@ ssize_t zerocopy_send(struct conn *conn, int fd, const struct iovec *iov, int co
 		atomic_store_explicit(&conn->send_blocked, true, memory_order_relaxed);
 	if (measure && at.left < all)
 		learn_cost(conn, true, clock_thread() - begun + guard_cost_ns(all - at.left), all - at.left);
-	if (rc < 0 && rc != -EAGAIN && rc != -EINTR && rc != -EFAULT && at.left < all)
-		atomic_store(&conn->sg.error, (int)-rc); /* told by the next call, as the kernel would */
+	if (rc < 0 && rc != -EAGAIN && rc != -EINTR && rc != -EFAULT && at.left < all && conn_enter(conn, fd, &hold)) {
+		if (conn->cookie == cookie)
+			atomic_store(&conn->sg.error, (int)-rc); /* told by the next call, as the kernel would */
+		conn_leave(conn, &hold);
+	}
 	return at.left < all ? (ssize_t)(all - at.left) : rc;
 }
 

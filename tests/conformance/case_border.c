@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Receives at the borders of what there is: of nothing, of too much, behind the end, into sets that end with their memory. */
+/*
+ * Receives and waits at the borders of what there is: of nothing, of too much, behind the end, into sets that end with their memory, of many
+ * descriptors.
+ */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <limits.h>
 #include <linux/tcp.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -17,6 +22,8 @@
 #define ENDS 20
 #define ROUNDS 50
 #define MANY (IOV_MAX + 1)
+#define CALLS 4000
+#define GROWTH (1l << 20) /* much less than a page for each call */
 
 static void begin(struct end *end)
 {
@@ -32,6 +39,14 @@ static void sleep_until(int fd, short events)
 	EXPECT(poll(&look, 1, -1) == 1);
 }
 
+static void take_text(int fd, const char *text)
+{
+	char room[16];
+	ssize_t bytes = (ssize_t)strlen(text);
+
+	EXPECT(recv(fd, room, (size_t)bytes, MSG_WAITALL) == bytes && !memcmp(room, text, (size_t)bytes));
+}
+
 void border_nothing(struct end *end, long unused)
 {
 	char room[8];
@@ -43,9 +58,89 @@ void border_nothing(struct end *end, long unused)
 		CALL(readv(end->fd, &none, 0));
 		CALL(readv(end->fd, &none, 1));
 		CALL(preadv2(end->fd, &none, 1, -1, 0));
+		CALL(preadv64v2(end->fd, &none, 1, -1, 0));
+		CALL(preadv64v2(end->fd, &none, 0, -1, 0));
 		CALL(read(end->fd, room, 0));
 	}
 	meet_at(end, "over");
+}
+
+static void note_two(int first, short events_first, int second, short events_second)
+{
+	struct pollfd looks[2] = { { .fd = first, .events = events_first, .revents = 77 },
+				   { .fd = second, .events = events_second, .revents = 77 } };
+
+	CALL(poll(looks, 2, events_first ? -1 : 0));
+	note("%s, %s", event_names((uint32_t)(unsigned short)looks[0].revents),
+	     event_names((uint32_t)(unsigned short)looks[1].revents));
+}
+
+/* A descriptor of which nothing is asked has no result, though bytes are there. */
+void border_poll_count(struct end *end, long unused)
+{
+	int first;
+
+	begin(end);
+	first = end->fd;
+	begin(end);
+	for (int i = 0; i < ROUNDS; i++) {
+		if (end->server) {
+			give(end->fd, "second", 6);
+			give(first, "first", 5);
+			await(end, "over");
+			continue;
+		}
+		await_bytes(end->fd, 6);
+		note_two(-1, 0, end->fd, 0);
+		note_two(first, POLLIN, end->fd, 0);
+		await_bytes(first, 5);
+		note_two(first, 0, end->fd, 0);
+		note_two(first, POLLIN, end->fd, 0);
+		note_two(end->fd, POLLIN, first, POLLIN);
+		take_text(end->fd, "second");
+		take_text(first, "first");
+		tell(end, "over");
+	}
+}
+
+/* In bytes. */
+static long address_space(void)
+{
+	int file = (int)MUST(open("/proc/self/statm", O_RDONLY));
+	char text[64] = { 0 };
+	long pages = 0;
+
+	MUST(read(file, text, sizeof(text) - 1));
+	EXPECT(sscanf(text, "%ld", &pages) == 1);
+	close(file);
+	return pages * sysconf(_SC_PAGESIZE);
+}
+
+/* A poll of many, one of which is ready, takes no memory that it does not give back. */
+void border_poll_many(struct end *end, long count)
+{
+	struct pollfd looks[count];
+	int quiet[2], ready[2];
+	long before;
+
+	begin(end);
+	if (end->server) {
+		await(end, "over");
+		return;
+	}
+	MUST(pipe(quiet));
+	MUST(pipe(ready));
+	MUST(write(ready[1], "x", 1));
+	for (long i = 0; i < count; i++)
+		looks[i] = (struct pollfd){ .fd = quiet[0], .events = POLLIN };
+	looks[0].fd = end->fd;
+	looks[count - 1].fd = ready[0];
+	EXPECT(poll(looks, (nfds_t)count, -1) == 1);
+	before = address_space();
+	for (int i = 0; i < CALLS; i++)
+		EXPECT(poll(looks, (nfds_t)count, -1) == 1);
+	note("%s", address_space() - before < GROWTH ? "does not grow" : "grows");
+	tell(end, "over");
 }
 
 void border_too_much(struct end *end, long unused)

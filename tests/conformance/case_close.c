@@ -2,9 +2,11 @@
 /* How connections end: shutdown, close with and without unread bytes, linger, reset, half-open work, and what comes after. */
 #define _GNU_SOURCE
 #include <netinet/tcp.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -284,6 +286,62 @@ void close_killed_unread(struct end *end, long bytes)
 	give_pattern(end->fd, (size_t)bytes, 8, 0);
 	await_bytes(end->fd, 1000);
 	kill(getpid(), SIGKILL);
+}
+
+/* The peer is told once what it has sent has been taken by the receive that waits for more. */
+static void *tell_when_taken(void *argument)
+{
+	struct end *end = argument;
+	int there = 1;
+
+	await(end, "sent");
+	while (there) {
+		MUST(ioctl(end->fd, FIONREAD, &there));
+		sched_yield();
+	}
+	tell(end, "end");
+	return NULL;
+}
+
+/* A part, then the reset, once. */
+static void wait_for_all(struct end *end)
+{
+	char data[1000];
+	pthread_t thread;
+
+	give_pattern(end->fd, 1000, 9, 0);
+	MUST(pthread_create(&thread, NULL, tell_when_taken, end));
+	EXPECT(CALL(recv(end->fd, data, sizeof(data), MSG_WAITALL)) == 100);
+	pattern_check(data, 100, 8, 0);
+	MUST(pthread_join(thread, NULL));
+	for (int i = 0; i < 3; i++)
+		note_recv(end->fd);
+}
+
+/* A receive that waits for more than there will be, as the peer dies with bytes unread, or resets. */
+void close_waitall(struct end *end, long resets)
+{
+	struct linger linger = { .l_onoff = 1 };
+
+	if (end->server) {
+		accept_one(end);
+		get_going(end);
+		wait_for_all(end);
+		await(end, "dead");
+		return;
+	}
+	if (is_survivor(end))
+		return;
+	get_going(end);
+	give_pattern(end->fd, 100, 8, 0);
+	await_bytes(end->fd, 1000);
+	tell(end, "sent");
+	await(end, "end");
+	if (!resets)
+		kill(getpid(), SIGKILL);
+	MUST(setsockopt(end->fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)));
+	MUST(close(end->fd));
+	_exit(0);
 }
 
 /* A stream that has ended is no reset, whatever the other end has unread: it may receive that later. */

@@ -86,6 +86,34 @@ void descriptor_dup_many(struct end *end, long count)
 	}
 }
 
+/* Of more numbers than are kept account of the last one stays: a set tells of what comes by it, and of nothing else. */
+void descriptor_last_number(struct end *end, long flags)
+{
+	struct epoll_event event = { .events = EPOLLIN | (uint32_t)flags };
+	int set;
+
+	meet(end);
+	get_going(end);
+	set = (int)MUST(epoll_create1(0));
+	if (!end->server) {
+		end->fd = keep_last_number(end->fd);
+		MUST(epoll_ctl(set, EPOLL_CTL_ADD, end->fd, &event));
+	}
+	for (uint64_t i = 0; i < 200; i++) {
+		if (end->server) {
+			await(end, "waits");
+			give_pattern(end->fd, 30, 2, i * 30);
+			continue;
+		}
+		tell(end, "waits");
+		EXPECT(epoll_wait(set, &event, 1, -1) == 1 && event.events == EPOLLIN);
+		take_quietly(end->fd, 30, 2, i * 30);
+		EXPECT(epoll_wait(set, &event, 1, 0) == 0);
+	}
+	get_going(end);
+	CALL(close(end->fd));
+}
+
 /* dup2 over a connection closes that; the number then is another connection. */
 void descriptor_dup2_over(struct end *end, long bytes)
 {

@@ -277,6 +277,30 @@ void exec_many(struct end *end, long bytes)
 		finish(fds[i], (size_t)bytes);
 }
 
+/* Under the last of many numbers. */
+void exec_last_number(struct end *end, long bytes)
+{
+	size_t half = (size_t)bytes / 2;
+
+	if (!stage()) {
+		meet_and_talk(end);
+		if (!end->server)
+			end->fd = keep_last_number(end->fd);
+		meet_at(end, "known by one");
+		if (send_unread(end, (size_t)bytes)) {
+			serve_on(end, (size_t)bytes);
+			return;
+		}
+		take_pattern(end->fd, half, 6, 0);
+		exec_stage(end, 1);
+	}
+	take_pattern(end->fd, (size_t)bytes - half, 6, half);
+	MUST(send(end->fd, "x", 1, 0));
+	take_pattern(end->fd, (size_t)bytes, 6, (size_t)bytes);
+	give_pattern(end->fd, 1000, 7, 0);
+	CALL(close(end->fd));
+}
+
 /* An exec that fails, at the first look or in the kernel's, takes nothing away. */
 void exec_fails_unread(struct end *end, long bytes)
 {

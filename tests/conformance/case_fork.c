@@ -4,9 +4,13 @@
  * closes, makes, or sends is its own. The client end has the family.
  */
 #define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
 #include <pty.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -17,6 +21,7 @@
 #include "end.h"
 
 #define STACK_BYTES (1 << 18)
+#define FORKS 20
 #define TURNS 20 /* until the ends have met, whatever the path waits for */
 
 struct child {
@@ -193,4 +198,156 @@ void fork_replaces_standard(struct end *end, long way)
 	pid = fork_by(way, &child);
 	MUST(close(STDOUT_FILENO));
 	reap(pid);
+}
+
+/* Handlers of the program, which libc runs in a fork. They stay with the process, and act while a case says so. */
+static struct handlers {
+	_Atomic bool run;
+	pthread_mutex_t mutex;
+	sem_t held, wanted, forked; /* the mutex is held, wanted; the child has gone */
+	int fd, null;
+	void (*in_child)(void);
+} handlers = { .mutex = PTHREAD_MUTEX_INITIALIZER };
+
+static void lock_before(void)
+{
+	if (!atomic_load(&handlers.run))
+		return;
+	MUST(sem_post(&handlers.wanted));
+	pthread_mutex_lock(&handlers.mutex);
+}
+
+static void unlock_after(void)
+{
+	if (atomic_load(&handlers.run))
+		pthread_mutex_unlock(&handlers.mutex);
+}
+
+static void call_in_child(void)
+{
+	if (atomic_load(&handlers.run))
+		handlers.in_child();
+}
+
+static void ends_at_once(const struct child *unused)
+{
+	_exit(0);
+}
+
+/* What is closed with the mutex is closed while a fork waits for that. */
+static void *close_locked(void *unused)
+{
+	struct epoll_event event = { .events = EPOLLIN };
+	int port, listening = listen_on(addresses.ipv4, &port);
+
+	for (int i = 0; i < FORKS; i++) {
+		int set, there, here;
+
+		pthread_mutex_lock(&handlers.mutex);
+		set = (int)MUST(epoll_create1(EPOLL_CLOEXEC));
+		here = connect_to(addresses.ipv4, port);
+		there = (int)MUST(accept(listening, NULL, NULL));
+		MUST(epoll_ctl(set, EPOLL_CTL_ADD, here, &event));
+		MUST(sem_post(&handlers.held));
+		MUST(sem_wait(&handlers.wanted));
+		MUST(close(set));
+		MUST(close(here));
+		give(there, "x", 1);
+		MUST(close(there));
+		pthread_mutex_unlock(&handlers.mutex);
+		MUST(sem_wait(&handlers.forked));
+	}
+	MUST(close(listening));
+	return NULL;
+}
+
+/* Handlers that take a mutex, whose holder works on connections meanwhile; the fork goes on when it has been given. */
+void fork_handlers_wait(struct end *end, long way)
+{
+	pthread_t thread;
+
+	meet(end);
+	turns(end);
+	if (end->server) {
+		take_to_end(end->fd, 6, 0);
+		return;
+	}
+	MUST(sem_init(&handlers.held, 0, 0));
+	MUST(sem_init(&handlers.wanted, 0, 0));
+	MUST(sem_init(&handlers.forked, 0, 0));
+	MUST(pthread_atfork(lock_before, unlock_after, unlock_after));
+	MUST(pthread_create(&thread, NULL, close_locked, NULL));
+	atomic_store(&handlers.run, true);
+	for (uint64_t i = 0; i < FORKS; i++) {
+		const struct child child = { .end = end, .run = ends_at_once };
+
+		MUST(sem_wait(&handlers.held));
+		reap(fork_by(way, &child));
+		MUST(sem_post(&handlers.forked));
+		give_pattern(end->fd, 10, 6, i * 10);
+	}
+	pthread_join(thread, NULL);
+	atomic_store(&handlers.run, false);
+}
+
+static void closes_in_handler(void)
+{
+	CALL(close(handlers.fd));
+}
+
+static void replaces_in_handler(void)
+{
+	EXPECT(dup2(handlers.null, handlers.fd) == handlers.fd);
+}
+
+/* The number is a file's, or the null device's, and what is written to it is not the peer's. */
+static void writes_to_file(const struct child *child)
+{
+	char data[16] = { 0 };
+	int file = handlers.fd;
+
+	if (handlers.in_child == closes_in_handler) {
+		file = (int)MUST(open("/dev/shm", O_TMPFILE | O_RDWR, 0600));
+		EXPECT(file == handlers.fd);
+	}
+	for (int i = 0; i < TURNS; i++)
+		MUST(write(file, "SECRET", 6));
+	CALL(lseek(file, 0, SEEK_SET));
+	CALL(read(file, data, sizeof(data) - 1));
+	note("'%s'", data);
+	CALL(close(file));
+}
+
+static void fork_with_handler(struct end *end, long way, void (*in_child)(void))
+{
+	const struct child child = { .end = end, .run = writes_to_file };
+
+	meet(end);
+	turns(end);
+	if (end->server) {
+		take_pattern(end->fd, 1000, 6, 0);
+		give_pattern(end->fd, 1000, 7, 0);
+		take_to_end(end->fd, 6, 1000);
+		return;
+	}
+	handlers.fd = end->fd;
+	handlers.null = (int)MUST(open("/dev/null", O_RDWR | O_CLOEXEC));
+	handlers.in_child = in_child;
+	MUST(pthread_atfork(NULL, NULL, call_in_child));
+	atomic_store(&handlers.run, true);
+	reap(fork_by(way, &child));
+	atomic_store(&handlers.run, false);
+	give_pattern(end->fd, 1000, 6, 0);
+	take_pattern(end->fd, 1000, 7, 0);
+	give_pattern(end->fd, 500, 6, 1000);
+}
+
+void fork_handler_closes(struct end *end, long way)
+{
+	fork_with_handler(end, way, closes_in_handler);
+}
+
+void fork_handler_replaces(struct end *end, long way)
+{
+	fork_with_handler(end, way, replaces_in_handler);
 }

@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <linux/errqueue.h>
 #include <linux/sockios.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -241,36 +240,6 @@ void option_async(struct end *end, long how)
 }
 
 /* The program's own use of MSG_ZEROCOPY, after sends on whatever path: its numbers begin at 0, its notices are all there. */
-static void note_notices(int fd, uint32_t last)
-{
-	uint32_t next = 0;
-
-	while (next <= last) {
-		char control[128];
-		struct msghdr message = { .msg_control = control, .msg_controllen = sizeof(control) };
-		struct sock_extended_err *notice;
-		struct cmsghdr *header;
-		ssize_t rc = recvmsg(fd, &message, MSG_ERRQUEUE);
-
-		if (rc < 0 && errno == EAGAIN) {
-			poll(&(struct pollfd){ .fd = fd }, 1, -1);
-			continue;
-		}
-		header = CMSG_FIRSTHDR(&message);
-		if (rc || !header) {
-			note("notice: %zd, flags %#x, control %zu", rc, (unsigned int)message.msg_flags,
-			     message.msg_controllen);
-			return;
-		}
-		notice = (void *)CMSG_DATA(header);
-		if (notice->ee_origin != SO_EE_ORIGIN_ZEROCOPY || notice->ee_errno || notice->ee_info != next)
-			note_wrong("notice of origin %u, error %u, %u to %u instead of from %u", notice->ee_origin,
-				   notice->ee_errno, notice->ee_info, notice->ee_data, next);
-		next = notice->ee_data + 1;
-	}
-	note("notices to %u", next - 1);
-}
-
 void option_own_zerocopy(struct end *end, long before)
 {
 	char *data = aligned_alloc(4096, 65536 * 3);
@@ -290,7 +259,7 @@ void option_own_zerocopy(struct end *end, long before)
 		pattern_fill(data + i * 65536, 65536, 2, (uint64_t)i * 65536);
 		CALL(send(end->fd, data + i * 65536, 65536, MSG_ZEROCOPY));
 	}
-	note_notices(end->fd, 2);
+	take_notices(end->fd, 2);
 	note_poll(end->fd, POLLIN);
 	free(data);
 	meet_at(end, "done");

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* splice() from a connection into a pipe: how much, what it waits for, what it refuses. The client sends. */
+/* splice() from a connection into a pipe, and sendfile(): how much, what it waits for, what it refuses. The client sends. */
 #define _GNU_SOURCE
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "cases.h"
@@ -14,6 +17,7 @@
 
 #define BYTES 60000
 #define SEED 3
+#define ROUNDS 200
 
 static void make(int ends[2], enum pipe_kind kind)
 {
@@ -157,6 +161,48 @@ void pipe_waits(struct end *end, long unused)
 	if (end->server) {
 		set_nonblocking(end->fd, true);
 		CALL(splice(end->fd, NULL, ends[1], NULL, 65536, 0));
+	}
+	meet_at(end, "looked");
+	unmake(ends);
+}
+
+static ssize_t receive_file(int pipe, int fd, size_t bytes, bool raw)
+{
+	return raw ? syscall(SYS_sendfile, pipe, fd, NULL, bytes) : sendfile(pipe, fd, NULL, bytes);
+}
+
+/* Headers by recv(), what is behind each of them by sendfile(), which takes a socket where it is given a pipe. */
+void pipe_sendfile(struct end *end, long raw)
+{
+	uint64_t position = 0;
+	char header[16];
+	int ends[2];
+
+	meet(end);
+	MUST(setsockopt(end->fd, IPPROTO_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int)));
+	make(ends, PIPE_PIPE);
+	for (uint64_t i = 0; i < ROUNDS; i++) {
+		uint64_t until = position + i % 40 * 250 + 1;
+
+		if (!end->server) {
+			give_pattern(end->fd, sizeof(header), SEED + 1, i * sizeof(header));
+			give_pattern(end->fd, until - position, SEED, position);
+			position = until;
+			await(end, "taken");
+			continue;
+		}
+		EXPECT(recv(end->fd, header, sizeof(header), MSG_WAITALL) == sizeof(header));
+		pattern_check(header, sizeof(header), SEED + 1, i * sizeof(header));
+		while (position < until)
+			drain(ends[0], (int)MUST(receive_file(ends[1], end->fd, until - position, raw)), &position);
+		tell(end, "taken");
+	}
+	note("%llu bytes", (unsigned long long)position);
+	meet_at(end, "end");
+	if (end->server) {
+		set_nonblocking(end->fd, true);
+		CALL(receive_file(ends[1], end->fd, 10, raw));
+		CALL(receive_file(ends[1], end->fd, 0, raw));
 	}
 	meet_at(end, "looked");
 	unmake(ends);

@@ -162,6 +162,8 @@ void uring(struct end *end, long how)
 		return;
 	}
 	serve_turns(end, 0, middle);
+	if (how & URING_LAST_NUMBER)
+		end->fd = keep_last_number(end->fd);
 	if (!early)
 		has = uring_open(&uring, how & URING_BARE);
 	if (has && URING_WAY(how) == URING_SET)

@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/syscall.h>
 
 #include "end.h"
 #include "movers.h"
@@ -90,8 +91,20 @@ enum uring_way { URING_POLL, URING_SET, URING_TAKES };
 #define URING_WAY(argument) ((argument)&3)
 #define URING_EARLY 4
 #define URING_BARE 8
+#define URING_LAST_NUMBER 16 /* keep_last_number() */
 
 enum option_low { LOW_BEFORE_DATA, LOW_AFTER_DATA, LOW_LISTENER };
+
+/* Which number of a socket is registered before it is connected; and how a registration goes. */
+enum before_watched { BEFORE_FIRST, BEFORE_TWIN };
+enum before_gone { BEFORE_DEL, BEFORE_CLOSE, BEFORE_CLOSE_SET };
+
+enum asleep_first { ASLEEP_PLAIN, ASLEEP_FINE, ASLEEP_NESTED };
+#define ASLEEP_LEFT_NESTED 1
+#define ASLEEP_LEFT_THREAD 2
+#define ASLEEP_LEFT_NESTED_LATER 4
+
+enum defer_order { DEFER_DELETE_FIRST, DEFER_PASS_FIRST };
 
 enum thread_cancel { CANCEL_RECV, CANCEL_READV, CANCEL_POLL, CANCEL_EPOLL, CANCEL_SEND };
 

@@ -151,6 +151,9 @@ void note_poll(int fd, short events);
 /* Takes the error that the socket has, and notes it. */
 void note_error(int fd);
 
+/* Takes the notices of the program's own MSG_ZEROCOPY sends, which have the numbers from 0 to `last`, and notes that. */
+void take_notices(int fd, uint32_t last);
+
 void set_nonblocking(int fd, bool on);
 void set_buffers(int fd, int bytes);
 
@@ -159,6 +162,9 @@ uint64_t kernel_taken(int fd);
 
 /* The state of the connection, such as TCP_CLOSE, in the same way. */
 int kernel_state(int fd);
+
+/* Duplicates fd, more often than the library keeps account of, and closes all numbers but the last, which is returned. */
+int keep_last_number(int fd);
 
 /* A descriptor in a message over a Unix socket. */
 void pass_descriptor(int over, int fd);

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <linux/errqueue.h>
 #include <linux/tcp.h>
 #include <sched.h>
 #include <stdio.h>
@@ -297,6 +298,36 @@ void note_error(int fd)
 	note("SO_ERROR: %s", errno_name(error));
 }
 
+void take_notices(int fd, uint32_t last)
+{
+	uint32_t next = 0;
+
+	while (next <= last) {
+		char control[128];
+		struct msghdr message = { .msg_control = control, .msg_controllen = sizeof(control) };
+		struct sock_extended_err *notice;
+		struct cmsghdr *header;
+		ssize_t rc = recvmsg(fd, &message, MSG_ERRQUEUE);
+
+		if (rc < 0 && errno == EAGAIN) {
+			poll(&(struct pollfd){ .fd = fd }, 1, -1);
+			continue;
+		}
+		header = CMSG_FIRSTHDR(&message);
+		if (rc || !header) {
+			note("notice: %zd, flags %#x, control %zu", rc, (unsigned int)message.msg_flags,
+			     message.msg_controllen);
+			return;
+		}
+		notice = (void *)CMSG_DATA(header);
+		if (notice->ee_origin != SO_EE_ORIGIN_ZEROCOPY || notice->ee_errno || notice->ee_info != next)
+			note_wrong("notice of origin %u, error %u, %u to %u instead of from %u", notice->ee_origin,
+				   notice->ee_errno, notice->ee_info, notice->ee_data, next);
+		next = notice->ee_data + 1;
+	}
+	note("notices to %u", next - 1);
+}
+
 void set_nonblocking(int fd, bool on)
 {
 	int flags = (int)MUST(fcntl(fd, F_GETFL));
@@ -328,6 +359,17 @@ int kernel_state(int fd)
 	memset(&info, 0, sizeof(info));
 	sys_call(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, (long)&info, (long)&bytes, 0);
 	return info.tcpi_state;
+}
+
+int keep_last_number(int fd)
+{
+	int fds[5] = { fd }, last = sizeof(fds) / sizeof(fds[0]) - 1;
+
+	for (int i = 1; i <= last; i++)
+		fds[i] = (int)MUST(dup(fd));
+	for (int i = 0; i < last; i++)
+		CALL(close(fds[i]));
+	return fds[last];
 }
 
 void pass_descriptor(int over, int fd)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What sg holds and what it lets go at once: the rhythm of sends, over a real connection on the loopback. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,6 +18,9 @@
 #include "preload/real.h"
 #include "preload/send.h"
 #include "pair_testing.h"
+#include "reuse_testing.h"
+
+#define HOLD_US 10000 /* long enough that nothing expires while a test looks */
 
 static int ends[2];
 static struct conn *conn;
@@ -25,6 +29,7 @@ static int connect_ends(void **state)
 {
 	if ((!stats && stats_start()) || (!table && table_start()))
 		return -1;
+	settings.sg_hold_us = HOLD_US;
 	connect_pair(ends);
 	conn_open(ends[0], ROLE_CLIENT, false);
 	conn = table_conn(ends[0]);
@@ -193,6 +198,72 @@ static void child_of_vfork_flushes_nothing(void **state)
 	close_pair(others);
 }
 
+static __typeof__(real) kernel;
+
+/* The kernel waits for room at the socket that it was when the call began, and there is some now. */
+static int wait_while_number_is_reused(struct pollfd *fds, nfds_t count, int ms)
+{
+	struct pollfd old = fds[0];
+
+	assert_false(reuse.done);
+	reuse_number(fds[0].fd);
+	old.fd = reuse.kept;
+	reuse_make_room(ends[1], NULL, 0);
+	return kernel.poll(&old, 1, -1);
+}
+
+/* Bytes are held, however busy the machine is, and the kernel takes no more: an acknowledgement or two make no room. */
+static void hold_in_front_of_a_full_buffer(void)
+{
+	static char much[65536];
+	const int small = 4608;
+
+	while (send(ends[0], much, sizeof(much), MSG_DONTWAIT) > 0)
+		;
+	assert_int_equal(setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &small, sizeof(small)), 0);
+	settings.sg_hold_us = 1000 * HOLD_US;
+	atomic_store(&conn->sg.room, INT64_MAX); /* as it was thought a moment ago */
+	assert_int_equal(send_text("a"), SEND_BY_KERNEL);
+	assert_int_equal(send_close_by("bc"), 2);
+}
+
+/* A larger send, as the program's own call goes on with it; what is held goes first, and waits. */
+static void send_and_lose_number(bool same_place)
+{
+	static char large[8192];
+	struct iovec iov = { large, sizeof(large) };
+	ssize_t rc;
+
+	reuse.done = false;
+	reuse.same_place = same_place;
+	hold_in_front_of_a_full_buffer();
+	kernel = real;
+	real.poll = wait_while_number_is_reused;
+	rc = send_by_path(conn, ends[0], &iov, 1, MSG_NOSIGNAL);
+	real = kernel;
+	if (rc == SEND_BY_KERNEL)
+		rc = send(ends[0], large, sizeof(large), MSG_NOSIGNAL);
+	assert_true(reuse.done);
+	assert_nothing_came(ends[0]);
+	assert_int_equal(rc, -EBADF);
+}
+
+static void send_behind_held_bytes_ends_when_its_number_is_another_connection(void **state)
+{
+	send_and_lose_number(false);
+	assert_ptr_not_equal(table_conn(ends[0]), conn);
+	close(reuse.kept);
+	reuse_ends();
+}
+
+static void send_behind_held_bytes_ends_when_another_connection_has_its_number_and_its_place(void **state)
+{
+	send_and_lose_number(true);
+	assert_ptr_equal(table_conn(ends[0]), conn);
+	close(reuse.kept);
+	reuse_ends();
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, connect_ends, close_ends)
@@ -208,9 +279,11 @@ int main(void)
 		TEST(error_of_held_bytes_is_told_by_the_next_call),
 		TEST(close_hands_over),
 		TEST(child_of_vfork_flushes_nothing),
+		TEST(send_behind_held_bytes_ends_when_its_number_is_another_connection),
+		TEST(send_behind_held_bytes_ends_when_another_connection_has_its_number_and_its_place),
 	};
 
+	real_resolve();
 	settings.path = PATH_SG;
-	settings.sg_hold_us = 10000; /* long enough that nothing expires while a test looks */
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

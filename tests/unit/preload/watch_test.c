@@ -123,9 +123,9 @@ static void who_is_about_to_sleep_finds_what_is_overdue(void **state)
 
 	control(EPOLL_CTL_ADD, 0, 7);
 	watch_mark_overdue(conns[0]->watches);
-	assert_false(hot_sleeps(set, epoll, &(int){ 0 }));
+	assert_false(hot_sleeps(set, &(int){ 0 }));
 	assert_ptr_equal(watch_take_overdue(set, &watch), conns[0]);
-	assert_true(hot_sleeps(set, epoll, &(int){ 0 }));
+	assert_true(hot_sleeps(set, &(int){ 0 }));
 	hot_wakes(set);
 }
 
@@ -135,7 +135,7 @@ static void who_sleeps_is_woken_for_what_came_before_its_lane_was_armed(void **s
 	struct epoll_event event;
 
 	control(EPOLL_CTL_ADD, 0, 7);
-	assert_true(hot_sleeps(set, epoll, &(int){ 0 }));
+	assert_true(hot_sleeps(set, &(int){ 0 }));
 	atomic_store(&lane_from(1)->shared->armed, 0);
 	assert_int_equal(send_whole(1, "abc"), 3);
 	assert_int_equal(poll(&look, 1, 0), 0);

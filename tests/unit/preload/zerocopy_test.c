@@ -28,6 +28,7 @@
 #include "preload/real.h"
 #include "preload/zerocopy.h"
 #include "rdma/guard.h"
+#include "reuse_testing.h"
 
 #define PAGE 4096ul
 #define BYTES (64 * PAGE)
@@ -272,6 +273,96 @@ static void an_error_takes_the_cork_away(void **state)
 	assert_int_equal(option(TCP_CORK), 0);
 }
 
+static __typeof__(real) kernel;
+static size_t taken; /* by the old peer */
+
+/* The call was the old socket's when it began, and there is room now. */
+static ssize_t wait_while_number_is_reused(int fd, const void *data, size_t bytes, int flags)
+{
+	if (reuse.done)
+		return kernel.send(fd, data, bytes, flags);
+	reuse_number(fd);
+	taken = reuse_make_room(ends[1], got, sizeof(got));
+	return kernel.send(reuse.kept, data, bytes, flags);
+}
+
+static ssize_t send_and_lose_number(bool same_place)
+{
+	const int small = 4608;
+	ssize_t sent;
+
+	reuse.done = false;
+	reuse.same_place = same_place;
+	assert_int_equal(setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &small, sizeof(small)), 0);
+	kernel = real;
+	real.send = wait_while_number_is_reused;
+	sent = send_buffer(16, BYTES, MSG_NOSIGNAL);
+	real = kernel;
+	assert_true(reuse.done);
+	return sent;
+}
+
+/* What it has sent is the old peer's, and nothing else. */
+static void assert_old_peer_has(ssize_t sent)
+{
+	ssize_t more;
+
+	close(reuse.kept);
+	while ((more = recv(ends[1], got + taken, sizeof(got) - taken, 0)) > 0)
+		taken += (size_t)more;
+	assert_int_equal(more, 0);
+	assert_true(sent > 0 && sent < (ssize_t)BYTES);
+	assert_int_equal(taken, sent);
+	assert_memory_equal(got, buffer + 16, taken);
+}
+
+static void send_ends_when_its_number_is_another_connection(void **state)
+{
+	ssize_t sent = send_and_lose_number(false);
+
+	assert_ptr_not_equal(table_conn(ends[0]), conn);
+	assert_nothing_came(ends[0]);
+	assert_old_peer_has(sent);
+	reuse_ends();
+}
+
+static void send_ends_when_another_connection_has_its_number_and_its_place(void **state)
+{
+	ssize_t sent = send_and_lose_number(true);
+
+	assert_ptr_equal(table_conn(ends[0]), conn);
+	assert_nothing_came(ends[0]);
+	assert_old_peer_has(sent);
+	reuse_ends();
+}
+
+/* The old one fails, as another thread has shut it before. */
+static ssize_t fail_while_number_is_reused(int fd, const void *data, size_t bytes, int flags)
+{
+	if (reuse.done)
+		return kernel.send(fd, data, bytes, flags);
+	assert_int_equal(shutdown(fd, SHUT_WR), 0);
+	reuse_number(fd);
+	return kernel.send(reuse.kept, data, bytes, flags);
+}
+
+static void error_of_a_send_is_not_told_to_the_next_connection(void **state)
+{
+	const int small = 4608;
+
+	reuse.done = false;
+	reuse.same_place = true;
+	assert_int_equal(setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &small, sizeof(small)), 0);
+	kernel = real;
+	real.send = fail_while_number_is_reused;
+	assert_true(send_buffer(16, BYTES, MSG_NOSIGNAL) > 0);
+	real = kernel;
+	assert_ptr_equal(table_conn(ends[0]), conn);
+	assert_int_equal(atomic_load(&conn->sg.error), 0);
+	close(reuse.kept);
+	reuse_ends();
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, connect_ends, close_ends)
@@ -283,8 +374,12 @@ int main(void)
 		TEST(the_end_leaves_behind_a_small_segment),
 		TEST(an_option_of_the_programs_stays),
 		TEST(an_error_takes_the_cork_away),
+		TEST(send_ends_when_its_number_is_another_connection),
+		TEST(send_ends_when_another_connection_has_its_number_and_its_place),
+		TEST(error_of_a_send_is_not_told_to_the_next_connection),
 	};
 
+	real_resolve();
 	settings.path = PATH_ZEROCOPY;
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
