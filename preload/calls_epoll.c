@@ -526,9 +526,10 @@ static void early_sleep_ends(struct early_sleep *sleep)
 
 static int sleep_early(const struct wait *wait, struct set *set)
 {
-	__attribute__((cleanup(early_sleep_ends))) struct early_sleep sleep = { set, wait->set };
+	__attribute__((cleanup(early_sleep_ends))) struct early_sleep sleep = { NULL, wait->set };
 
 	atomic_fetch_add(&set->early_sleepers, 1);
+	sleep.set = set; /* NOLINT(clang-analyzer-deadcode.DeadStores): for the cleanup */
 	return events_possible() ? 0 : ask_kernel(wait, 0, wait->until);
 }
 
@@ -555,7 +556,7 @@ ZC_EXPORT int epoll_pwait(int set, struct epoll_event *events, int count, int ti
 	struct wait wait = { .set = set, .events = events, .count = count };
 	sigset_t given;
 
-	mask = wait.mask = signals_given(SIG_SETMASK, mask, &given);
+	wait.mask = signals_given(SIG_SETMASK, mask, &given);
 	sg_before_wait();
 	wait.until = timeout < 0 ? UINT64_MAX : timeout ? clock_now() + (uint64_t)timeout * NS_PER_MS : 0;
 	return __builtin_expect(!events_possible(), 1) ? wait_early(&wait) : wait_for_rings(&wait);

@@ -84,9 +84,10 @@ static void table(FILE *out, const struct comparison *comparison)
 
 	fputs("<table><tr><th>path</th><th>median, ", out);
 	html_text(out, comparison->unit);
-	fprintf(out, "</th><th>%s</th><th>better than %s by</th><th>%s</th><th>%s</th>%s</tr>\n", spread_name(comparison),
-		path_name(comparison->path[comparison->baseline].path), divisor_name(comparison),
-		spread_name(comparison), comparison->divisor == DIVISOR_RUN ? "" : "<th>CPU s a run</th>");
+	fprintf(out, "</th><th>%s</th><th>better than %s by</th><th>%s</th><th>%s</th>%s</tr>\n",
+		spread_name(comparison), path_name(comparison->path[comparison->baseline].path),
+		divisor_name(comparison), spread_name(comparison),
+		comparison->divisor == DIVISOR_RUN ? "" : "<th>CPU s a run</th>");
 	for (size_t i = 0; i < comparison->paths; i++) {
 		const struct path_result *result = &comparison->path[i];
 
