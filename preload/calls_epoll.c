@@ -564,7 +564,10 @@ ZC_EXPORT int epoll_pwait(int set, struct epoll_event *events, int count, int ti
 
 ZC_EXPORT int epoll_wait(int set, struct epoll_event *events, int count, int timeout)
 {
-	return epoll_pwait(set, events, count, timeout, NULL);
+	if (choose_moves)
+		return epoll_pwait(set, events, count, timeout, NULL);
+	sg_before_wait();
+	return real.epoll_wait(set, events, count, timeout);
 }
 
 ZC_EXPORT int epoll_pwait2(int set, struct epoll_event *events, int count, const struct timespec *timeout,
