@@ -564,7 +564,7 @@ ZC_EXPORT int epoll_pwait(int set, struct epoll_event *events, int count, int ti
 
 ZC_EXPORT int epoll_wait(int set, struct epoll_event *events, int count, int timeout)
 {
-	if (choose_moves)
+	if (choose_moves || events_possible())
 		return epoll_pwait(set, events, count, timeout, NULL);
 	sg_before_wait();
 	return real.epoll_wait(set, events, count, timeout);
