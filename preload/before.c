@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include "preload/before.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>

@@ -533,13 +533,19 @@ static int sleep_early(const struct wait *wait, struct set *set)
 	return events_possible() ? 0 : ask_kernel(wait, 0, wait->until);
 }
 
+/* Whether no connection of this process has events that are looked at, and none will. */
+static inline bool is_plain(void)
+{
+	return !choose_moves && !events_possible();
+}
+
 /*
  * No connection yet. Another thread may begin one while this one sleeps: so it is counted, and what it is told then is looked at.
  * Returns as the kernel does.
  */
 static int wait_early(struct wait *wait)
 {
-	struct set *set = choose_moves && wait->until ? table_set(wait->set) : NULL;
+	struct set *set = wait->until ? table_set(wait->set) : NULL;
 	int ready;
 
 	if (!set)
@@ -558,13 +564,15 @@ ZC_EXPORT int epoll_pwait(int set, struct epoll_event *events, int count, int ti
 
 	wait.mask = signals_given(SIG_SETMASK, mask, &given);
 	sg_before_wait();
+	if (is_plain())
+		return real.epoll_pwait(set, events, count, timeout, wait.mask);
 	wait.until = timeout < 0 ? UINT64_MAX : timeout ? clock_now() + (uint64_t)timeout * NS_PER_MS : 0;
 	return __builtin_expect(!events_possible(), 1) ? wait_early(&wait) : wait_for_rings(&wait);
 }
 
 ZC_EXPORT int epoll_wait(int set, struct epoll_event *events, int count, int timeout)
 {
-	if (choose_moves || events_possible())
+	if (!is_plain())
 		return epoll_pwait(set, events, count, timeout, NULL);
 	sg_before_wait();
 	return real.epoll_wait(set, events, count, timeout);
@@ -578,7 +586,7 @@ ZC_EXPORT int epoll_pwait2(int set, struct epoll_event *events, int count, const
 
 	mask = wait.mask = signals_given(SIG_SETMASK, mask, &given);
 	sg_before_wait();
-	if (timeout && !watch_time_is_valid(timeout))
+	if (is_plain() || (timeout && !watch_time_is_valid(timeout)))
 		return real.epoll_pwait2(set, events, count, timeout, mask);
 	if (!timeout || timeout->tv_sec > 1000000000)
 		wait.until = UINT64_MAX;

@@ -16,8 +16,8 @@
 
 #include "common/clock.h"
 #include "common/sys.h"
-#include "preload/conn.h"
 #include "preload/choose.h"
+#include "preload/conn.h"
 #include "preload/engine.h"
 #include "preload/guest.h"
 #include "preload/raw.h"

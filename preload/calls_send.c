@@ -301,18 +301,6 @@ static bool is_splice(int fd, int in, const void *offset, size_t bytes, bool *wa
 	return from && engine_is_there(from) && bytes && !offset && pipe_takes(fd, waits);
 }
 
-ZC_EXPORT ssize_t sendfile(int fd, int in, off_t *offset, size_t bytes)
-{
-	ssize_t rc = sendfile_by_ring(fd, in, (off64_t *)offset, bytes);
-	bool waits;
-
-	if (rc != ENGINE_BY_KERNEL)
-		return send_result(rc);
-	if (is_splice(fd, in, offset, bytes, &waits))
-		return splice_from(table_conn(in), in, fd, bytes, 0, waits);
-	return SEND_FILE(fd, real.sendfile(fd, in, offset, bytes));
-}
-
 ZC_EXPORT ssize_t sendfile64(int fd, int in, off64_t *offset, size_t bytes)
 {
 	ssize_t rc = sendfile_by_ring(fd, in, offset, bytes);
@@ -323,6 +311,11 @@ ZC_EXPORT ssize_t sendfile64(int fd, int in, off64_t *offset, size_t bytes)
 	if (is_splice(fd, in, offset, bytes, &waits))
 		return splice_from(table_conn(in), in, fd, bytes, 0, waits);
 	return SEND_FILE(fd, real.sendfile64(fd, in, offset, bytes));
+}
+
+ZC_EXPORT ssize_t sendfile(int fd, int in, off_t *offset, size_t bytes)
+{
+	return sendfile64(fd, in, (off64_t *)offset, bytes);
 }
 
 ZC_EXPORT ssize_t splice(int in, off64_t *in_offset, int fd, off64_t *out_offset, size_t bytes, unsigned int flags)

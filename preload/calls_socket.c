@@ -278,7 +278,7 @@ ZC_EXPORT int setsockopt(int fd, int level, int name, const void *value, socklen
 		conn_leave(conn, &hold);
 	if (conn && level == SOL_SOCKET)
 		atomic_store_explicit(&conn->recv_ends, 0, memory_order_relaxed);
-	if (!rc && why != REASON_NONE && !conn)
+	if (!rc && why != REASON_NONE && !conn && is_tcp(fd))
 		before_notes(BEFORE_OPTIONS);
 	if (!rc && level == SOL_SOCKET && name == SO_PEEK_OFF)
 		peek_offset_is_set(fd); /* a listening socket hands it down */

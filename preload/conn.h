@@ -7,8 +7,9 @@
  * a connection which is not its own and notices under the lock (conn_enter compares the table again).
  *
  * Sharing: after fork two processes hold the socket. Whoever sends first afterwards takes a token in memory that both share
- * and goes on as before, if nobody has sent since it was forked itself (the token says what the next notice's number was); when a second process sends too, both stay on plain calls from then on, since neither can order
- * its held bytes or its zerocopy notices against the other's.
+ * and goes on as before, if nobody has sent since it was forked itself (the token says what the next notice's number was);
+ * when a second process sends too, both stay on plain calls from then on, since neither can order its held bytes or its
+ * zerocopy notices against the other's.
  */
 #ifndef ZC_PRELOAD_CONN_H
 #define ZC_PRELOAD_CONN_H

@@ -5,7 +5,8 @@
  * not his and finds out when he takes its lock.
  *
  * An entry is 0 (not looked at yet), TABLE_OTHER (looked at: not ours), TABLE_OWN (a descriptor of the library itself),
- * TABLE_EARLY (a socket that is not connected, of which before.h keeps something), a connection, or an epoll set (its address with TABLE_SET).
+ * TABLE_EARLY (a socket that is not connected, of which before.h keeps something), a connection, or an epoll set (its
+ * address with TABLE_SET).
  */
 #ifndef ZC_PRELOAD_TABLE_H
 #define ZC_PRELOAD_TABLE_H

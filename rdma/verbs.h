@@ -244,9 +244,9 @@ struct verbs_table {
 	/* Registers memory that many GETs read into, so that none of them has to. Ownership: hide(). */
 	int (*reserve)(struct verbs_conn *conn, const void *address, size_t bytes, struct verbs_region **out);
 	/*
-	 * SinkAvail: offers memory of a receive that waits to the producer, for what it puts at `tail`, the end of the ring, which has nothing. Tells
-	 * a number, another one each time. Returns 0, -EAGAIN (not now, or the end has moved), -ENOMEM, -EFAULT, -ENOTCONN. Ownership: hide(), once nothing is written there
-	 * any more: the ring's end has moved, retract() has returned 0, or the connection is broken and settled.
+	 * SinkAvail: offers memory of a receive that waits to the producer, for what it puts at `tail`, the end of the ring,
+	 * which has nothing. Tells a number, another one each time. Returns 0, -EAGAIN (not now, or the end has moved), -ENOMEM,
+	 * -EFAULT, -ENOTCONN. Ownership: hide(), once nothing is written there any more: the ring's end has moved, retract() has returned 0, or the connection is broken and settled.
 	 */
 	int (*offer)(struct verbs_conn *conn, void *address, size_t bytes, uint64_t tail, uint32_t *number,
 		     struct verbs_region **out);
