@@ -5,7 +5,6 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <linux/close_range.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -331,6 +330,8 @@ syscall(long number, ...)
 #endif
 	if (number == SYS_dup3)
 		return dup3((int)a[0], (int)a[1], (int)a[2]);
+	if (number == SYS_close_range)
+		return close_range((unsigned int)a[0], (unsigned int)a[1], (int)a[2]);
 #ifdef SYS_execve
 	if (number == SYS_execve)
 		return execve((const char *)a[0], (char *const *)a[1], (char *const *)a[2]);

@@ -153,11 +153,22 @@ static int reach(struct engine *engine)
 	return engine->reached;
 }
 
-/* The accepting end. Under both locks. Returns 0 when they have met, -EAGAIN if the other end has to let it in first. */
-static int reach_out(struct conn *conn, struct engine *engine)
+/* Who offers by this connection's name may then have another one. Asked only of who offers: most ends have no such peer. */
+static bool is_redirected(const struct engine *engine, int fd)
+{
+	return engine->role == ROLE_SERVER && meet_is_redirected(&engine->names, fd);
+}
+
+/*
+ * The accepting end. Under both locks. Returns 0 when they have met, -EAGAIN if the other end has to let it in first, -EXDEV if whoever
+ * offers is not the other end.
+ */
+static int reach_out(struct conn *conn, struct engine *engine, int fd)
 {
 	int rc = reach(engine);
 
+	if (rc >= 0 && !engine->channel.header && is_redirected(engine, fd))
+		return -EXDEV;
 	if (rc >= 0 && !engine->channel.header)
 		rc = engine_make_channel(conn, engine);
 	if (rc >= 0) {
@@ -214,18 +225,23 @@ static int pick_up(struct conn *conn, struct engine *engine)
 	return rc == -EPERM || rc == -EPROTO ? -EAGAIN : rc;
 }
 
+static void will_not_meet(struct conn *conn, struct engine *engine, enum stat_reason why)
+{
+	far_compare_seeks_no_more(engine);
+	engine_stays_alone(conn, engine, why);
+}
+
 /* Before a meeting begins. */
 static bool lacks_room(struct conn *conn, struct engine *engine)
 {
 	if (channel_has_room())
 		return false;
-	far_compare_seeks_no_more(engine);
-	engine_stays_alone(conn, engine, REASON_MAPPINGS);
+	will_not_meet(conn, engine, REASON_MAPPINGS);
 	return true;
 }
 
 /* The peer is on another host. The agent has to be there first, which can't be started here. */
-static void step_far(struct conn *conn, struct engine *engine)
+static void step_far(struct conn *conn, struct engine *engine, int fd)
 {
 	enum far_pays pays = FAR_PAYS;
 
@@ -234,8 +250,7 @@ static void step_far(struct conn *conn, struct engine *engine)
 		return;
 	}
 	if (!far_possible()) {
-		far_compare_seeks_no_more(engine);
-		engine_stays_alone(conn, engine, far_failed() ? REASON_RDMA_DEVICE : REASON_REMOTE);
+		will_not_meet(conn, engine, far_failed() ? REASON_RDMA_DEVICE : REASON_REMOTE);
 		return;
 	}
 	engine->far.host = choose_peer_key((const struct sockaddr *)&engine->names.peer);
@@ -252,6 +267,10 @@ static void step_far(struct conn *conn, struct engine *engine)
 		pays = FAR_PAYS_LATER;
 	if (pays == FAR_PAYS && lacks_room(conn, engine))
 		return;
+	if (pays == FAR_PAYS && is_redirected(engine, fd)) {
+		will_not_meet(conn, engine, REASON_REDIRECTED);
+		return;
+	}
 	if (pays == FAR_PAYS)
 		atomic_store(&engine->far.state, FAR_APART);
 	else if (pays == FAR_PAYS_NOT)
@@ -273,7 +292,7 @@ static void try_to_meet(struct conn *conn, struct engine *engine, int fd)
 	if (!engine->far.begun && !names_are_known(engine, fd))
 		return; /* not connected yet */
 	if (!meet_is_local(&engine->names)) {
-		step_far(conn, engine);
+		step_far(conn, engine, fd);
 		return;
 	}
 	if (settings.transport == TRANSPORT_VERBS) {
@@ -284,15 +303,17 @@ static void try_to_meet(struct conn *conn, struct engine *engine, int fd)
 		return;
 	if (!engine->meets_since)
 		engine->meets_since = clock_now();
-	rc = client ? pick_up(conn, engine) : reach_out(conn, engine);
+	rc = client ? pick_up(conn, engine) : reach_out(conn, engine, fd);
 	if (!rc)
 		met(conn, engine, fd);
+	else if (rc == -EXDEV)
+		engine_stays_alone(conn, engine, REASON_REDIRECTED);
 	else if (rc != -EAGAIN && (client || rc != -ECONNREFUSED)) {
 		log_info("fd %d: no meeting with the peer on this host: error %d", fd, -rc);
 		engine_stays_alone(conn, engine, REASON_MEETING_FAILED);
 	} else if ((rc == -EAGAIN ? atomic_load(&engine->calls) > OFFER_CALLS_MAX : ++engine->tries >= TRIES_MAX) &&
 		   has_had_its_time(engine))
-		engine_stays_alone(conn, engine, REASON_NO_PEER);
+		engine_stays_alone(conn, engine, is_redirected(engine, fd) ? REASON_REDIRECTED : REASON_NO_PEER);
 }
 
 /* Neither end waits for the other: the accepting one asks ever more rarely, the connecting one looks more often. */

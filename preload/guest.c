@@ -3,7 +3,6 @@
 #include "preload/guest.h"
 
 #include <errno.h>
-#include <linux/close_range.h>
 #include <linux/seccomp.h>
 #include <linux/magic.h>
 #include <stddef.h>
@@ -185,10 +184,6 @@ void guest_notes_syscall(long number, const long *a)
 	case SYS_dup3:
 		if (a[0] != a[1])
 			conn_close((int)a[1]);
-		return;
-	case SYS_close_range:
-		for (long fd = a[0]; !(a[2] & CLOSE_RANGE_CLOEXEC) && fd <= a[1] && fd < (long)table_size; fd++)
-			conn_close((int)fd);
 		return;
 	case SYS_exit_group:
 	case SYS_execve:

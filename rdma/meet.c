@@ -23,6 +23,8 @@
 #include "common/log.h"
 #include "common/sys.h"
 
+/* SO_ORIGINAL_DST of IPv4, IP6T_SO_ORIGINAL_DST: their headers do not go with libc's. */
+#define ORIGINAL_DST 80
 #define OVERFLOW_USER 65534 /* as the kernel has it unless it is told otherwise */
 
 /* What is compared and hashed of an address: v4-mapped addresses are IPv4, as the kernel's own tables have it. */
@@ -80,6 +82,19 @@ uint64_t meet_space(int fd)
 
 	return sys_call(SYS_getsockopt, fd, SOL_SOCKET, SO_NETNS_COOKIE, (long)&cookie, (long)&bytes, 0) < 0 ? 0 :
 													       cookie;
+}
+
+int meet_is_redirected(const struct meet_names *names, int fd)
+{
+	struct place own = place_of(&names->local), asked;
+	struct sockaddr_storage to = { 0 };
+	socklen_t bytes = sizeof(to);
+
+	if (sys_call(SYS_getsockopt, fd, own.family == AF_INET ? SOL_IP : SOL_IPV6, ORIGINAL_DST, (long)&to,
+		     (long)&bytes, 0) < 0)
+		return 0; /* no packet filter has seen it */
+	asked = place_of(&to);
+	return memcmp(&own, &asked, sizeof(own)) != 0;
 }
 
 void meet_identity(const struct meet_names *names, enum channel_end end, int fd, uint8_t out[TRANSPORT_IDENTITY_BYTES])

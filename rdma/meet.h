@@ -33,6 +33,12 @@ uint64_t meet_space(int fd);
 int meet_is_local(const struct meet_names *names);
 
 /*
+ * Accepting end: returns whether a packet filter has changed where the connection goes to (REDIRECT, DNAT; SO_ORIGINAL_DST). Its other
+ * end then knows it by another name, and somebody else's may have this one.
+ */
+int meet_is_redirected(const struct meet_names *names, int fd);
+
+/*
  * Connecting end: offers to meet. Returns a descriptor that listens, or -errno (-EADDRINUSE: the name is squatted).
  * Ownership: the caller closes it when the channel is there, or when the connection ends.
  */

@@ -204,7 +204,7 @@ static void print_libzc(void)
 	     "Not seen: system calls that a program makes by bare instructions; the connection stays right, on TCP. A program that makes an\n"
 	     "io_uring by syscall(), or maps one by mmap(), has all its connections on TCP from then on.\n"
 	     "A child of a fork by a bare instruction, made while RDMA\'s libraries are being loaded (once in a process), must not use libc\'s loader: exit(), dlopen() and new threads wait for ever.\n"
-	     "Where a packet filter translates addresses of connections within this host (REDIRECT), two connections of one user\'s may have each other\'s: a rule should keep those ports on tcp.\n"
+	     "A connection whose address or port is changed by a packet filter (REDIRECT, DNAT) stays on TCP.\n"
 	     "An epoll set in another set is told as readable once more than it is if bytes were left in a connection\'s ring when that was registered: one should wait in it without blocking.\n"
 	     "A handler of pthread_atfork() that a library\'s constructor has registered before libzc.so began must not wait for a thread that opens or closes a connection.\n"
 	     "A process that is killed outright loses the bytes that sg has held, of at most ZC_SG_HOLD_US microseconds.\n"

@@ -269,10 +269,13 @@ void descriptor_closed_in_range(struct end *end, long how)
 		give_pattern(connection, 10, 2, 40000 + (uint64_t)i * 10);
 	MUST(dup2(end->fd, 0)); /* out of the way: standard input is not needed */
 	give_pattern(0, 40000, 3, 0);
-	if (how == CLOSE_FROM) {
+	if (how == CLOSE_FROM || how == CLOSE_RANGE_SYSCALL) {
 		MUST(dup2(end->control, 1));
 		end->control = 1;
-		closefrom(2);
+		if (how == CLOSE_FROM)
+			closefrom(2);
+		else
+			CALL(syscall(SYS_close_range, 2, ~0u, 0));
 	} else {
 		CALL(close_range(3, CONTROL_FD - 1, how == CLOSE_RANGE_LATER ? 4 : 0));
 	}

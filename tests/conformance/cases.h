@@ -55,6 +55,7 @@ enum descriptor_close {
 	CLOSE_DUP2,
 	CLOSE_FROM,
 	CLOSE_RANGE_LATER,
+	CLOSE_RANGE_SYSCALL,
 };
 enum descriptor_wait { WAIT_RECV, WAIT_READ, WAIT_POLL };
 

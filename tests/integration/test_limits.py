@@ -54,6 +54,28 @@ def test_log_ends_before_its_program(tmp_path):
     assert 0 < log.stat().st_size <= 512
 
 
+# All that the program has open is closed, by a system call of its own.
+SWEEP = """
+import ctypes, socket
+SYS_close_range = 436
+assert not ctypes.CDLL(None, use_errno=True).syscall(SYS_close_range, 3, ctypes.c_uint(-1), 0)
+server = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(server.getsockname())
+end = server.accept()[0]
+for turn in range(200):
+    for one, other in [(client, end), (end, client)]:
+        one.sendall(bytes([turn]) * 1000)
+        assert other.recv(1000, socket.MSG_WAITALL) == bytes([turn]) * 1000
+"""
+
+
+def test_library_keeps_its_descriptors(tmp_path):
+    log = tmp_path / "log"
+    within = environment(LD_PRELOAD=str(LIBRARY), ZC_PATH="bsdp", ZC_LOG="trace", ZC_LOG_FILE=str(log))
+    subprocess.run([sys.executable, "-c", SWEEP], env=within, timeout=60, check=True)
+    assert "met its peer" in log.read_text()
+
+
 # Memory of each connection, once the first has been made.
 LOCKED = """
 import ctypes, errno, socket, sys
