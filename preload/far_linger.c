@@ -47,6 +47,7 @@ static void *agents_marker;
 static struct lingering *_Atomic taken; /* by the program's threads; then the agent's: */
 static struct lingering *all;
 static _Atomic uint32_t count; /* of both */
+static _Atomic bool ever;      /* there has been one */
 /* Of those that wait, at the last look: */
 static _Atomic bool silent;
 static _Atomic uint64_t left; /* bytes, that the peer has not acknowledged */
@@ -208,6 +209,7 @@ static bool take(struct conn *conn, struct engine *engine, int fd, enum far_ling
 	atomic_store(&far->lingers, true);
 	log_info("fd %d: %zu bytes more go to its peer by TCP behind its end", fd, its->end);
 	atomic_fetch_add(&count, 1);
+	atomic_store(&ever, true);
 	its->next = atomic_load(&taken);
 	while (!atomic_compare_exchange_weak(&taken, &its->next, its))
 		;
@@ -375,13 +377,12 @@ static void allow(struct conn *conn)
 void far_linger_end(void)
 {
 	struct far_hope hope = { 0 };
-	bool any = far_lingers();
 
 	while (far_lingers() && far_hopes(&hope, atomic_load(&left), atomic_load(&silent))) {
 		far_kick();
 		sys_call(SYS_poll, 0, 0, LOOK_MS, 0, 0, 0);
 	}
-	if (any && !far_lingers())
+	if (atomic_load(&ever) && !far_lingers())
 		conn_each(allow);
 }
 
@@ -403,5 +404,6 @@ void far_linger_after_fork(void)
 	forget(all);
 	all = NULL;
 	atomic_store(&count, 0);
+	atomic_store(&ever, false);
 	agents_set = -1;
 }
