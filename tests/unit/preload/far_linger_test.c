@@ -128,13 +128,26 @@ static void close_client(void)
 	closed = true;
 }
 
-/* Waits for nobody, and leaves nothing to the agent. */
+static void go(void)
+{
+	engine_goes(conns[CLIENT]);
+}
+
+/* Waits for nobody: who does looks at the clock until it is a second later, mostly by its looks themselves. */
+static void at_once(void (*end)(void))
+{
+	uint64_t before = ahead;
+
+	each = 20 * NS_PER_MS;
+	end();
+	each = 0;
+	assert_true(ahead - before < NS_PER_SEC / 2);
+}
+
+/* And leaves nothing to the agent. */
 static void close_at_once(void)
 {
-	uint64_t begun = clock_now();
-
-	close_client();
-	assert_true(clock_now() - begun < NS_PER_SEC);
+	at_once(close_client);
 	assert_false(far_lingers());
 }
 
@@ -169,10 +182,7 @@ static void assert_all_has_come(void)
 
 static void what_is_owed_goes_on_behind_a_close(void **state)
 {
-	uint64_t begun = clock_now();
-
-	close_client();
-	assert_true(clock_now() - begun < NS_PER_SEC);
+	at_once(close_client);
 	assert_true(far_lingers());
 	assert_all_has_come();
 }
@@ -384,15 +394,7 @@ static void exec_of_a_child_of_vfork_takes_nothing_that_is_owed(void **state)
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
 	assert_int_equal(engine_of(CLIENT)->far.out, FAR_OUT_OWES);
-	while (received[SERVER] != sent[CLIENT]) {
-		char data[PART];
-		ssize_t rc = receive_some(SERVER, data, sizeof(data), MSG_DONTWAIT);
-
-		serve(CLIENT);
-		for (ssize_t i = 0; i < rc; i++)
-			assert_int_equal((uint8_t)data[i], byte_at(CLIENT, received[SERVER] + (uint64_t)i));
-		received[SERVER] += rc > 0 ? (uint64_t)rc : 0;
-	}
+	take_all(SERVER);
 }
 
 /* However many connections owe something: they are waited for together. */
@@ -401,8 +403,7 @@ static void exit_waits_for_all_of_them_at_once(void **state)
 	uint64_t begun = clock_now();
 	char data[PART];
 
-	engine_goes(conns[CLIENT]);
-	assert_true(clock_now() - begun < NS_PER_SEC);
+	at_once(go);
 	assert_true(far_lingers());
 	assert_int_equal(raw_error(), -EPIPE);
 	while (received[SERVER] != sent[CLIENT]) {
@@ -421,7 +422,7 @@ static void what_is_sent_behind_that_may_be(void **state)
 {
 	pthread_t agent;
 
-	engine_goes(conns[CLIENT]);
+	go();
 	assert_int_equal(pthread_create(&agent, NULL, receive_and_go_on, NULL), 0);
 	far_linger_end();
 	assert_false(far_lingers());
@@ -432,7 +433,7 @@ static void what_is_sent_behind_that_may_be(void **state)
 /* The agent may be done before it is waited for. */
 static void what_is_sent_behind_what_has_gone_already_may_be(void **state)
 {
-	engine_goes(conns[CLIENT]);
+	go();
 	receive_and_go_on(NULL);
 	far_linger_end();
 	assert_int_equal(raw_error(), 0);
@@ -441,7 +442,7 @@ static void what_is_sent_behind_what_has_gone_already_may_be(void **state)
 /* The parent's agent goes on with what was owed. */
 static void end_of_a_child_lets_nothing_overtake_it(void **state)
 {
-	engine_goes(conns[CLIENT]);
+	go();
 	far_linger_after_fork();
 	far_linger_end();
 	assert_int_equal(raw_error(), -EPIPE);
@@ -450,7 +451,7 @@ static void end_of_a_child_lets_nothing_overtake_it(void **state)
 static void exit_does_not_wait_for_ever(void **state)
 {
 	each = 20 * NS_PER_MS;
-	engine_goes(conns[CLIENT]);
+	go();
 	far_linger_end();
 	assert_true(far_lingers());
 }
