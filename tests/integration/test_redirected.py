@@ -20,7 +20,8 @@ add rule inet redirected out tcp dport 7000 redirect to :8080
 EXCHANGE = """
 import socket, sys
 address = sys.argv[1]
-server = socket.create_server((address, 8080), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
+six = ":" in address
+server = socket.create_server((address, 8080), family=socket.AF_INET6 if six else socket.AF_INET, dualstack_ipv6=six)
 def connect(port):
     client = socket.socket(server.family)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -37,7 +38,7 @@ for turn in range(200):
 """
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])
 @pytest.mark.parametrize("path", [None, "copy", "bsdp"])
 def test_ends_never_have_another_s(path, address, tmp_path):
     settings = [f"LD_PRELOAD={LIBRARY}", f"ZC_PATH={path}", f"ZC_STATS_DIR={tmp_path}"] if path else []
