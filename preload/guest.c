@@ -180,14 +180,7 @@ void guest_notes_syscall(long number, const long *a)
 	case SYS_close:
 		conn_close((int)a[0]);
 		return;
-	case SYS_dup2:
-	case SYS_dup3:
-		if (a[0] != a[1])
-			conn_close((int)a[1]);
-		return;
 	case SYS_exit_group:
-	case SYS_execve:
-	case SYS_execveat:
 	case SYS_clone:
 		sg_flush_all();
 		later_settle(NULL, SIZE_MAX);

@@ -246,7 +246,8 @@ struct verbs_table {
 	/*
 	 * SinkAvail: offers memory of a receive that waits to the producer, for what it puts at `tail`, the end of the ring,
 	 * which has nothing. Tells a number, another one each time. Returns 0, -EAGAIN (not now, or the end has moved), -ENOMEM,
-	 * -EFAULT, -ENOTCONN. Ownership: hide(), once nothing is written there any more: the ring's end has moved, retract() has returned 0, or the connection is broken and settled.
+	 * -EFAULT, -ENOTCONN. Ownership: hide(), once nothing is written there any more: the ring's end has moved, retract()
+	 * has returned 0, or the connection is broken and settled.
 	 */
 	int (*offer)(struct verbs_conn *conn, void *address, size_t bytes, uint64_t tail, uint32_t *number,
 		     struct verbs_region **out);

@@ -11,11 +11,9 @@ from apps import BUILD, environment, need
 LIBRARY = BUILD / "preload/libzc.so"
 PATHS = ["copy", "sg", "zerocopy", "bsdp", "azsdp", "auto"]
 
-# Both ends in one process: bytes go both ways, many times. What it prints is what is compared.
-EXCHANGE = """
-import os, resource, socket, sys
-limit, soft = getattr(resource, sys.argv[1]), int(sys.argv[2])
-resource.setrlimit(limit, (soft, soft))
+# Both ends in one process: bytes go both ways, many times.
+BOTH_WAYS = """
+import socket
 server = socket.create_server(("127.0.0.1", 0))
 client = socket.create_connection(server.getsockname())
 end = server.accept()[0]
@@ -23,6 +21,13 @@ for turn in range(200):
     for one, other in [(client, end), (end, client)]:
         one.sendall(bytes([turn]) * 1000)
         assert other.recv(1000, socket.MSG_WAITALL) == bytes([turn]) * 1000
+"""
+# What it prints is what is compared.
+EXCHANGE = """
+import os, resource, sys
+limit, soft = getattr(resource, sys.argv[1]), int(sys.argv[2])
+resource.setrlimit(limit, (soft, soft))
+""" + BOTH_WAYS + """
 os.close(0)
 print("next:", os.open("/dev/null", os.O_RDONLY), "then:", os.open("/dev/null", os.O_RDONLY))
 """
@@ -56,17 +61,10 @@ def test_log_ends_before_its_program(tmp_path):
 
 # All that the program has open is closed, by a system call of its own.
 SWEEP = """
-import ctypes, socket
+import ctypes
 SYS_close_range = 436
 assert not ctypes.CDLL(None, use_errno=True).syscall(SYS_close_range, 3, ctypes.c_uint(-1), 0)
-server = socket.create_server(("127.0.0.1", 0))
-client = socket.create_connection(server.getsockname())
-end = server.accept()[0]
-for turn in range(200):
-    for one, other in [(client, end), (end, client)]:
-        one.sendall(bytes([turn]) * 1000)
-        assert other.recv(1000, socket.MSG_WAITALL) == bytes([turn]) * 1000
-"""
+""" + BOTH_WAYS
 
 
 def test_library_keeps_its_descriptors(tmp_path):
