@@ -153,7 +153,6 @@ static int reach(struct engine *engine)
 	return engine->reached;
 }
 
-/* Who offers by this connection's name may then have another one. Asked only of who offers: most ends have no such peer. */
 static bool is_redirected(const struct engine *engine, int fd)
 {
 	return engine->role == ROLE_SERVER && meet_is_redirected(&engine->names, fd);
@@ -167,8 +166,8 @@ static int reach_out(struct conn *conn, struct engine *engine, int fd)
 {
 	int rc = reach(engine);
 
-	if (rc >= 0 && !engine->channel.header && is_redirected(engine, fd))
-		return -EXDEV;
+	if (rc >= 0 && !engine->channel.header) /* only now: most ends have no peer that offers */
+		rc = meet_is_peer(&engine->names, fd);
 	if (rc >= 0 && !engine->channel.header)
 		rc = engine_make_channel(conn, engine);
 	if (rc >= 0) {

@@ -4,9 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/inet_diag.h>
-#include <linux/netlink.h>
-#include <linux/sock_diag.h>
 #include <netinet/in.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,24 +19,16 @@
 
 #include "common/log.h"
 #include "common/sys.h"
+#include "rdma/meet_internal.h"
 
-/* SO_ORIGINAL_DST of IPv4, IP6T_SO_ORIGINAL_DST: their headers do not go with libc's. */
-#define ORIGINAL_DST 80
 #define OVERFLOW_USER 65534 /* as the kernel has it unless it is told otherwise */
 
-/* What is compared and hashed of an address: v4-mapped addresses are IPv4, as the kernel's own tables have it. */
-struct place {
-	sa_family_t family;
-	uint16_t port; /* network order */
-	uint8_t address[16];
-};
-
-static struct place place_of(const struct sockaddr_storage *from)
+struct meet_place meet_place_of(const struct sockaddr_storage *from)
 {
 	static const uint8_t mapped[12] = { [10] = 0xff, [11] = 0xff };
 	const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)from;
 	const struct sockaddr_in *four = (const struct sockaddr_in *)from;
-	struct place place = { .family = AF_INET };
+	struct meet_place place = { .family = AF_INET };
 
 	if (from->ss_family == AF_INET) {
 		place.port = four->sin_port;
@@ -56,7 +45,7 @@ static struct place place_of(const struct sockaddr_storage *from)
 	return place;
 }
 
-static bool is_inet(const struct meet_names *names)
+bool meet_is_inet(const struct meet_names *names)
 {
 	return (names->local.ss_family == AF_INET || names->local.ss_family == AF_INET6) &&
 	       (names->peer.ss_family == AF_INET || names->peer.ss_family == AF_INET6);
@@ -64,12 +53,12 @@ static bool is_inet(const struct meet_names *names)
 
 int meet_is_local(const struct meet_names *names)
 {
-	struct place local, peer;
+	struct meet_place local, peer;
 
-	if (!is_inet(names))
+	if (!meet_is_inet(names))
 		return 0;
-	local = place_of(&names->local);
-	peer = place_of(&names->peer);
+	local = meet_place_of(&names->local);
+	peer = meet_place_of(&names->peer);
 	if (local.family != peer.family)
 		return 0;
 	return (peer.family == AF_INET && peer.address[0] == 127) || !memcmp(local.address, peer.address, 16);
@@ -84,26 +73,13 @@ uint64_t meet_space(int fd)
 													       cookie;
 }
 
-int meet_is_redirected(const struct meet_names *names, int fd)
-{
-	struct place own = place_of(&names->local), asked;
-	struct sockaddr_storage to = { 0 };
-	socklen_t bytes = sizeof(to);
-
-	if (sys_call(SYS_getsockopt, fd, own.family == AF_INET ? SOL_IP : SOL_IPV6, ORIGINAL_DST, (long)&to,
-		     (long)&bytes, 0) < 0)
-		return 0; /* no packet filter has seen it */
-	asked = place_of(&to);
-	return memcmp(&own, &asked, sizeof(own)) != 0;
-}
-
 void meet_identity(const struct meet_names *names, enum channel_end end, int fd, uint8_t out[TRANSPORT_IDENTITY_BYTES])
 {
 	struct {
-		struct place from, to;
+		struct meet_place from, to;
 		uint64_t namespace;
 	} identity;
-	struct place own = place_of(&names->local), peer = place_of(&names->peer);
+	struct meet_place own = meet_place_of(&names->local), peer = meet_place_of(&names->peer);
 
 	_Static_assert(sizeof(identity) == TRANSPORT_IDENTITY_BYTES, "without gaps");
 	identity.from = end == CHANNEL_CONNECTING ? own : peer;
@@ -112,7 +88,7 @@ void meet_identity(const struct meet_names *names, enum channel_end end, int fd,
 	memcpy(out, &identity, sizeof(identity));
 }
 
-static size_t put_place(char *out, size_t bytes, const struct place *place)
+static size_t put_place(char *out, size_t bytes, const struct meet_place *place)
 {
 	size_t used = 0;
 
@@ -125,7 +101,7 @@ static size_t put_place(char *out, size_t bytes, const struct place *place)
 static socklen_t name_of(const struct sockaddr_storage *from, const struct sockaddr_storage *to, uint64_t space,
 			 struct sockaddr_un *out)
 {
-	struct place a = place_of(from), b = place_of(to);
+	struct meet_place a = meet_place_of(from), b = meet_place_of(to);
 	size_t room = sizeof(out->sun_path) - 1, used;
 
 	memset(out, 0, sizeof(*out));
@@ -136,71 +112,6 @@ static socklen_t name_of(const struct sockaddr_storage *from, const struct socka
 	used += put_place(out->sun_path + 1 + used, room - used, &b);
 	used += log_format(out->sun_path + 1 + used, room - used, "/%llu", (unsigned long long)space);
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + used);
-}
-
-struct diag_request {
-	struct nlmsghdr head;
-	struct inet_diag_req_v2 body;
-};
-
-static void fill_request(struct diag_request *request, const struct meet_names *names)
-{
-	/* The other end's socket: its own address is our peer. */
-	struct place own = place_of(&names->peer), peer = place_of(&names->local);
-
-	memset(request, 0, sizeof(*request));
-	request->head.nlmsg_len = sizeof(*request);
-	request->head.nlmsg_type = SOCK_DIAG_BY_FAMILY;
-	request->head.nlmsg_flags = NLM_F_REQUEST;
-	request->body.sdiag_family = (uint8_t)own.family;
-	request->body.sdiag_protocol = IPPROTO_TCP;
-	request->body.idiag_states = ~0u;
-	request->body.id.idiag_sport = own.port;
-	request->body.id.idiag_dport = peer.port;
-	memcpy(request->body.id.idiag_src, own.address, 16);
-	memcpy(request->body.id.idiag_dst, peer.address, 16);
-	request->body.id.idiag_cookie[0] = INET_DIAG_NOCOOKIE;
-	request->body.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
-}
-
-static int read_answer(long fd, uid_t *out)
-{
-	union {
-		struct nlmsghdr head;
-		char bytes[1024];
-	} answer;
-	long got = sys_call(SYS_recvfrom, fd, (long)&answer, sizeof(answer), MSG_DONTWAIT, 0, 0);
-	const struct inet_diag_msg *found = NLMSG_DATA(&answer.head);
-
-	if (got < (long)sizeof(answer.head))
-		return got < 0 ? (int)got : -EPROTO;
-	if (answer.head.nlmsg_type == NLMSG_ERROR) {
-		const struct nlmsgerr *refused = NLMSG_DATA(&answer.head);
-
-		return got >= (long)NLMSG_LENGTH(sizeof(*refused)) && refused->error < 0 ? refused->error : -EPROTO;
-	}
-	if (got < (long)NLMSG_LENGTH(sizeof(*found)))
-		return -EPROTO;
-	*out = found->idiag_uid;
-	return 0;
-}
-
-int meet_owner(const struct meet_names *names, uid_t *out)
-{
-	struct diag_request request;
-	long fd, rc;
-
-	if (!is_inet(names))
-		return -EAFNOSUPPORT;
-	fd = sys_call(SYS_socket, AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG, 0, 0, 0);
-	if (fd < 0)
-		return (int)fd;
-	fill_request(&request, names);
-	rc = sys_call(SYS_sendto, fd, (long)&request, sizeof(request), MSG_DONTWAIT, 0, 0);
-	if (rc >= 0)
-		rc = read_answer(fd, out); /* the kernel answers while it takes the request */
-	sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
-	return (int)rc;
 }
 
 static size_t read_file(const char *path, char *out, size_t bytes)
@@ -288,7 +199,7 @@ static long open_named(const struct meet_names *names, long call)
 	socklen_t bytes;
 	long fd, rc;
 
-	if (!is_inet(names))
+	if (!meet_is_inet(names))
 		return -EAFNOSUPPORT;
 	bytes = name_of(from, to, names->space, &name);
 	fd = sys_call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, 0, 0, 0);

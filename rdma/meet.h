@@ -39,6 +39,21 @@ int meet_is_local(const struct meet_names *names);
 int meet_is_redirected(const struct meet_names *names, int fd);
 
 /*
+ * Accepting end: asks whether the socket that has its peer's name is its peer. Returns 0 where no packet filter has seen the connection,
+ * -EXDEV where one has sent it here (meet_is_redirected), and otherwise as meet_counts_agree: nothing tells that the port of
+ * its client was changed (SNAT), and another's client may have the port that it has now.
+ */
+int meet_is_peer(const struct meet_names *names, int fd);
+
+/*
+ * Asks the kernel at both sockets how much has gone each way and when (TCP_INFO; the other's by sock_diag). Returns 0 if they may be
+ * each other's, -EXDEV if they can't be (one has more than the other has sent), -EAGAIN if the times differ (of others, or
+ * the machine was slow: ask later), or another -errno. Others that began at the same time, within two of the kernel's
+ * ticks, and have sent and received the same since are not told apart.
+ */
+int meet_counts_agree(const struct meet_names *names, int fd);
+
+/*
  * Connecting end: offers to meet. Returns a descriptor that listens, or -errno (-EADDRINUSE: the name is squatted).
  * Ownership: the caller closes it when the channel is there, or when the connection ends.
  */

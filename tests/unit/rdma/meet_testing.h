@@ -67,7 +67,7 @@ static int connect_by(int family, int to_family)
 	return 0;
 }
 
-static int connect_ends(void **state)
+static inline int connect_ends(void **state)
 {
 	return connect_by(AF_INET, AF_INET);
 }
@@ -80,7 +80,7 @@ static int close_ends(void **state)
 }
 
 /* The accepting end's part, whole; `offer` lets it in, if it is one. */
-static int meet_hand_over(const struct meet_names *names, const struct channel *channel, int offer, int *visitor)
+static inline int meet_hand_over(const struct meet_names *names, const struct channel *channel, int offer, int *visitor)
 {
 	int reached = meet_reach(names), rc;
 	struct channel none;
