@@ -6,6 +6,7 @@
 #include <netinet/tcp.h>
 #include <string.h>
 
+#include "common/clock.h"
 #include "common/sys.h"
 #include "preload/before.h"
 #include "preload/engine.h"
@@ -47,13 +48,15 @@ ZC_EXPORT int listen(int fd, int backlog)
 	return real.listen(fd, backlog);
 }
 
-/* A connection begins here; `peer` as for conn_open(). */
-static void opened(int fd, enum stats_role role, const struct sockaddr_storage *peer)
+/* A connection begins here, before `began` (ns) if it was accepted, else behind it; `peer` as for conn_open(). */
+static void opened(int fd, enum stats_role role, const struct sockaddr_storage *peer, uint64_t began)
 {
 	struct conn *conn;
 
 	conn_open(fd, role, peer);
 	conn = table_conn(fd);
+	if (conn)
+		atomic_store_explicit(&conn->opened, began, memory_order_relaxed);
 	if (__builtin_expect(atomic_load_explicit(&low_water_ever, memory_order_relaxed), 0) && conn &&
 	    low_water_is_set(fd))
 		low_water_keeps(conn, fd);
@@ -107,6 +110,7 @@ ZC_EXPORT int connect(int fd, const struct sockaddr *address, socklen_t bytes)
 {
 	struct conn *conn = table_conn(fd);
 	struct sockaddr_storage peer;
+	uint64_t began;
 	int rc, saved;
 
 	sg_before_wait();
@@ -116,12 +120,13 @@ ZC_EXPORT int connect(int fd, const struct sockaddr *address, socklen_t bytes)
 			engine_dissolve(conn, fd);
 		return rc;
 	}
+	began = clock_now();
 	rc = real.connect(fd, address, bytes);
 	saved = errno;
 	/* Only what the kernel has read can be read. */
 	if (BUSY_OR_BETTER(rc) && address && (address->sa_family == AF_INET || address->sa_family == AF_INET6) &&
 	    is_tcp(fd))
-		opened(fd, ROLE_CLIENT, asked_for(address, bytes, &peer));
+		opened(fd, ROLE_CLIENT, asked_for(address, bytes, &peer), began);
 	errno = saved;
 	return rc;
 }
@@ -134,7 +139,7 @@ static int accepted(int fd)
 		return fd;
 	fresh(fd);
 	if (is_tcp(fd))
-		opened(fd, ROLE_SERVER, NULL);
+		opened(fd, ROLE_SERVER, NULL, clock_now());
 	errno = saved;
 	return fd;
 }

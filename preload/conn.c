@@ -118,6 +118,7 @@ static void reset(struct conn *conn)
 	conn->left_sets = false;
 	conn->lingers = false;
 	conn->cookie = 0;
+	atomic_store(&conn->opened, 0);
 	conn->extra = 0;
 	atomic_store(&conn->send_blocked, false);
 }

@@ -146,6 +146,7 @@ struct conn {
 	int descriptors;	   /* used entries of fds; more make it plain */
 	int extra;		   /* duplicates that are not followed */
 	uint64_t cookie;	   /* SO_COOKIE */
+	_Atomic uint64_t opened;   /* ns: before its connect(), behind its accept(); 0: not known */
 	uint64_t peer_key;	   /* hash of the peer's address, for what is remembered of destinations */
 	_Atomic uint64_t *token;   /* NULL: not shared by a fork */
 	bool app_error_queue;	   /* the program reads the error queue itself */

@@ -4,6 +4,7 @@
 #define ZC_PRELOAD_FAR_INTERNAL_H
 
 #include "preload/far.h"
+#include "rdma/counts.h"
 #include "rdma/verbs.h"
 
 /* Of lane.codes. */
@@ -68,6 +69,7 @@ struct far {
 	uint32_t places;	 /* of the engine's holders, when the meeting under way began */
 	uint64_t since;		 /* ns: of the present try */
 	uint64_t spent;		 /* ns of a processor: what meetings have taken, since it last met */
+	struct counts counted;	 /* what the kernel counted of the TCP connection when the present try began */
 	uint32_t waits;		 /* the peer's, at the last look */
 	bool was_used;		 /* between the last two ticks */
 	_Atomic bool follows;	 /* what comes by TCP is looked at as it comes (far_follows()) */

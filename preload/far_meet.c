@@ -12,6 +12,8 @@
 #include "preload/engine_meet.h"
 #include "preload/far_compare.h"
 #include "preload/far_internal.h"
+#include "rdma/counts.h"
+#include "rdma/meet.h"
 
 #define TRIES_MAX 10
 #define TRIES_MAX_COMPARED 23	     /* in FAR_SEEK_NS */
@@ -22,6 +24,7 @@
 #define SILENT_MET_NS NS_PER_SEC     /* the same for one where others did answer */
 #define SILENT_AFTER 3		     /* connections that nobody there came for */
 #define BRIEF_NS (100 * NS_PER_MS)   /* that a connection has to last where so many were briefer than their meetings */
+#define SLACK_MS 1000		     /* of the last bytes: what is sent again may have been there already */
 #define HOSTS 64
 #define POSITION_SHIFT 40 /* a number's share of the positions of a ring */
 
@@ -77,6 +80,8 @@ static enum stat_reason reason_of(enum verbs_trouble trouble)
 	case VERBS_REFUSED:
 	case VERBS_PEER_GONE:
 		return REASON_NO_PEER;
+	case VERBS_ANOTHER:
+		return REASON_REDIRECTED;
 	case VERBS_OTHER_VERSION:
 	case VERBS_PROTOCOL:
 		return REASON_MEETING_FAILED;
@@ -190,7 +195,8 @@ void far_fails(struct conn *conn, struct engine *engine, enum verbs_trouble trou
 		far_was_in_vain(conn, engine);
 		return;
 	}
-	learns(host_of(engine->far.host), trouble);
+	if (trouble != VERBS_ANOTHER) /* which is no fault of the host's */
+		learns(host_of(engine->far.host), trouble);
 	stays_on_tcp(conn, engine, trouble);
 }
 
@@ -239,6 +245,11 @@ static struct sockaddr_storage unmapped(const struct sockaddr_storage *name)
 	return out;
 }
 
+static int count(const struct far *far, struct counts *out)
+{
+	return counts_own(conn_fd(far->conn), atomic_load(&far->conn->opened), out);
+}
+
 static void reach(struct conn *conn, struct engine *engine, struct far *far)
 {
 	struct sockaddr_storage from = unmapped(&engine->names.local), to = unmapped(&engine->names.peer);
@@ -250,6 +261,11 @@ static void reach(struct conn *conn, struct engine *engine, struct far *far)
 			 0 :
 			 -ENOMEM;
 
+	if (!rc && !engine_met(engine)) {
+		if (count(far, &far->counted) < 0)
+			far->counted = (struct counts){ 0 }; /* it is being closed */
+		setup.judges = true;
+	}
 	/* A port of its own: the connection's is TCP's. */
 	if (from.ss_family == AF_INET)
 		((struct sockaddr_in *)&from)->sin_port = 0;
@@ -355,6 +371,8 @@ void far_take_visitor(struct conn *conn, struct engine *engine, struct far *far)
 		far_verbs->refuse(request, VERBS_MEMLOCK);
 		return;
 	}
+	setup.tells =
+		!engine_met(engine) && meet_is_tracked(&engine->names, conn_fd(conn)) && !count(far, &setup.counts);
 	rc = far_open_admitted(far, request, &setup, &link);
 	if (rc < 0) {
 		far_fails(conn, engine, rc == -ENOMEM ? VERBS_MEMLOCK : VERBS_FAILED);
@@ -476,11 +494,26 @@ static void meets(struct conn *conn, struct engine *engine, struct far *far)
 		channel_empty(&far->channel);
 }
 
+/*
+ * Whether who answers is this connection's other end. Where the client's own port was changed (SNAT, masquerading), another connection of its
+ * host may have the name that this one's has here.
+ */
+static void judge(struct far *far)
+{
+	struct counts told, now;
+
+	if (far_verbs->answered(far->opening, &told))
+		far_verbs->agree(far->opening,
+				 !count(far, &now) && !counts_compare(&far->counted, &now, &told, SLACK_MS));
+}
+
 void far_meet_step(struct conn *conn, struct engine *engine, struct far *far)
 {
 	enum verbs_trouble why;
-	enum verbs_state now = far_verbs->state(far->opening, &why);
+	enum verbs_state now;
 
+	judge(far);
+	now = far_verbs->state(far->opening, &why);
 	if (now == VERBS_UP) {
 		meets(conn, engine, far);
 	} else if (now == VERBS_BROKEN && engine->role == ROLE_SERVER && why == VERBS_REFUSED && !engine_met(engine) &&

@@ -14,6 +14,7 @@
 #ifndef ZC_RDMA_MEET_H
 #define ZC_RDMA_MEET_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
 #include <sys/types.h>
@@ -37,6 +38,9 @@ int meet_is_local(const struct meet_names *names);
  * end then knows it by another name, and somebody else's may have this one.
  */
 int meet_is_redirected(const struct meet_names *names, int fd);
+
+/* Returns whether a packet filter has seen the connection here: it may have changed its addresses and ports. */
+bool meet_is_tracked(const struct meet_names *names, int fd);
 
 /*
  * Accepting end: asks whether the socket that has its peer's name is its peer. Returns 0 where no packet filter has seen the connection,

@@ -6,20 +6,18 @@
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
 #include <linux/sock_diag.h>
-#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <stddef.h>
 #include <string.h>
 #include <time.h>
 
 #include "common/clock.h"
 #include "common/sys.h"
+#include "rdma/counts.h"
 #include "rdma/meet.h"
 #include "rdma/meet_internal.h"
 
 /* SO_ORIGINAL_DST of IPv4, IP6T_SO_ORIGINAL_DST: their headers do not go with libc's. */
 #define ORIGINAL_DST 80
-#define NO_DATA 1 /* a SYN or a FIN is a byte to some of the counts */
 
 struct diag_request {
 	struct nlmsghdr head;
@@ -98,25 +96,7 @@ int meet_owner(const struct meet_names *names, uid_t *out)
 	return 0;
 }
 
-/* Before Linux 4.19 nobody tells what has been sent: it is taken for enough. */
-static void fill_up(struct tcp_info *counts, size_t bytes)
-{
-	if (bytes < offsetof(struct tcp_info, tcpi_bytes_retrans))
-		counts->tcpi_bytes_sent = UINT64_MAX - NO_DATA;
-}
-
-static int own_counts(int fd, struct tcp_info *out)
-{
-	socklen_t bytes = sizeof(*out);
-	int rc;
-
-	memset(out, 0, sizeof(*out));
-	rc = (int)sys_call(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, (long)out, (long)&bytes, 0);
-	fill_up(out, bytes);
-	return rc;
-}
-
-static int other_counts(const struct meet_names *names, struct tcp_info *out)
+static int other_counts(const struct meet_names *names, struct counts *out)
 {
 	union diag_answer answer;
 	int got = ask(names, &answer);
@@ -125,57 +105,42 @@ static int other_counts(const struct meet_names *names, struct tcp_info *out)
 	long left = got - (long)((const char *)at - answer.bytes);
 
 	for (; got >= 0 && RTA_OK(at, left); at = RTA_NEXT(at, left)) {
-		size_t bytes = RTA_PAYLOAD(at);
-
 		if (at->rta_type != INET_DIAG_INFO)
 			continue;
-		memset(out, 0, sizeof(*out));
-		memcpy(out, RTA_DATA(at), bytes < sizeof(*out) ? bytes : sizeof(*out));
-		fill_up(out, bytes);
+		counts_take(RTA_DATA(at), RTA_PAYLOAD(at), out);
 		return 0;
 	}
 	return got < 0 ? got : -EPROTO;
 }
 
-/* Whether what one end has sent, and what has been acknowledged of it, goes with what the other has received. */
-static bool go_together(const struct tcp_info *from, const struct tcp_info *from_later, const struct tcp_info *to,
-			const struct tcp_info *to_later)
-{
-	return from->tcpi_bytes_acked <= to_later->tcpi_bytes_received + NO_DATA &&
-	       to->tcpi_bytes_received <= from_later->tcpi_bytes_sent + NO_DATA;
-}
-
-/* Whether two times in milliseconds, taken one after the other, may be the same moment's: by the kernel's tick. */
-static bool is_one_moment(uint32_t a, uint32_t b)
+/* Two of the kernel's ticks, by which its times are told, in milliseconds. */
+static uint32_t two_ticks(void)
 {
 	struct timespec tick = { 0 };
 
 	clock_getres(CLOCK_MONOTONIC_COARSE, &tick);
-	return (a > b ? a - b : b - a) <= 2 * (uint64_t)tick.tv_nsec / NS_PER_MS + 1;
+	return (uint32_t)(2 * (uint64_t)tick.tv_nsec / NS_PER_MS + 1);
 }
 
 int meet_counts_agree(const struct meet_names *names, int fd)
 {
-	struct tcp_info before, other, after;
-	int rc = own_counts(fd, &before);
+	struct counts before, other, after;
+	uint32_t slack = two_ticks();
+	int rc = counts_own(fd, 0, &before);
 
 	if (rc >= 0)
 		rc = other_counts(names, &other);
 	if (rc >= 0)
-		rc = own_counts(fd, &after);
+		rc = counts_own(fd, 0, &after);
 	if (rc < 0)
 		return rc;
-	if (!go_together(&before, &after, &other, &other) || !go_together(&other, &other, &before, &after))
-		return -EXDEV;
-	/* At first these are the times since the handshake's end. */
-	if (!is_one_moment(after.tcpi_last_data_sent, other.tcpi_last_data_recv) ||
-	    !is_one_moment(other.tcpi_last_data_sent, after.tcpi_last_data_recv))
-		return -EAGAIN;
-	return 0;
+	rc = counts_compare(&before, &after, &other, slack);
+	/* The machine stood still meanwhile: many would agree. */
+	return !rc && after.at - before.at > slack * NS_PER_MS ? -EAGAIN : rc;
 }
 
-/* Returns whether a packet filter has seen the connection, with where it went at first. */
-static bool is_tracked(const struct meet_place *own, int fd, struct meet_place *asked)
+/* Whether a packet filter has seen the connection, with where it went at first. */
+static bool goes_to(const struct meet_place *own, int fd, struct meet_place *asked)
 {
 	struct sockaddr_storage to = { 0 };
 	socklen_t bytes = sizeof(to);
@@ -187,18 +152,25 @@ static bool is_tracked(const struct meet_place *own, int fd, struct meet_place *
 	return true;
 }
 
+bool meet_is_tracked(const struct meet_names *names, int fd)
+{
+	struct meet_place own = meet_place_of(&names->local), asked;
+
+	return goes_to(&own, fd, &asked);
+}
+
 int meet_is_redirected(const struct meet_names *names, int fd)
 {
 	struct meet_place own = meet_place_of(&names->local), asked;
 
-	return is_tracked(&own, fd, &asked) && memcmp(&own, &asked, sizeof(own)) != 0;
+	return goes_to(&own, fd, &asked) && memcmp(&own, &asked, sizeof(own)) != 0;
 }
 
 int meet_is_peer(const struct meet_names *names, int fd)
 {
 	struct meet_place own = meet_place_of(&names->local), asked;
 
-	if (!is_tracked(&own, fd, &asked))
+	if (!goes_to(&own, fd, &asked))
 		return 0;
 	return memcmp(&own, &asked, sizeof(own)) ? -EXDEV : meet_counts_agree(names, fd);
 }

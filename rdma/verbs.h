@@ -42,7 +42,7 @@
 #define VERBS_LIBRARY "libzc-verbs.so"
 #define VERBS_SYMBOL "zc_verbs" /* a struct verbs_table */
 #define VERBS_DEVICES "/sys/class/infiniband"
-#define VERBS_TABLE_VERSION 11u
+#define VERBS_TABLE_VERSION 12u
 
 /* Why there is no connection, or no longer one. */
 #define VERBS_TROUBLES(TROUBLE)                                                                                        \
@@ -62,6 +62,7 @@
 	TROUBLE(VERBS_NO_ACCESS, "the peer's memory is gone, or not what was granted")                                 \
 	TROUBLE(VERBS_SILENCE, "the peer's device has stopped answering")                                              \
 	TROUBLE(VERBS_DEVICE_GONE, "the RDMA device is gone")                                                          \
+	TROUBLE(VERBS_ANOTHER, "who answers has another connection: a packet filter has changed addresses or ports")   \
 	TROUBLE(VERBS_IWARP, "the device knows no RDMA WRITE with immediate data (iWARP)")                             \
 	TROUBLE(VERBS_FAILED, "the RDMA device or its driver has failed")
 
@@ -103,6 +104,9 @@ struct verbs_setup {
 	uint32_t ack_timeout;		  /* 4.096 us << this, until a packet is sent again (16: 268 ms) */
 	uint32_t retries;		  /* of that, up to 7; some devices take 7 for ever (6) */
 	uint8_t nonce[VERBS_NONCE_BYTES]; /* connect(): of the offer. admit() has it already */
+	bool tells;			  /* admit(): the answer tells `counts` */
+	struct counts counts;
+	bool judges; /* connect(): what the answer tells is asked for by answered() */
 };
 
 struct verbs_positions {
@@ -189,6 +193,12 @@ struct verbs_table {
 	int (*connect)(const struct sockaddr *from, const struct sockaddr *to, const struct verbs_tuple *tuple,
 		       const struct verbs_setup *setup, struct verbs_conn **out);
 	enum verbs_state (*state)(struct verbs_conn *conn, enum verbs_trouble *trouble);
+	/*
+	 * Whether an answer has come that tells what the kernel counts of the TCP connection at the end that has sent it. Then the meeting goes on by
+	 * agree(): the two may be of one connection, or may not, and then it ends.
+	 */
+	bool (*answered)(struct verbs_conn *conn, struct counts *told);
+	void (*agree)(struct verbs_conn *conn, bool may);
 	/* Readable (for poll, select, epoll) when something has happened since arm(), or to the connection itself. */
 	int (*fd)(const struct verbs_conn *conn);
 	/* To be called when fd() was readable. Returns as poll(). */

@@ -83,6 +83,7 @@ struct verbs_conn {
 	_Atomic enum verbs_state state;
 	_Atomic enum verbs_trouble trouble;
 	bool accepting, heard; /* heard: the connecting end's grant has come */
+	bool judged;	       /* what the answer tells awaits agree() */
 	bool untold;	       /* it has broken, and rdma_cm did not take that */
 	struct verbs_setup setup;
 	struct verbs_tuple tuple;
@@ -100,6 +101,7 @@ struct verbs_conn {
 	struct domain *domain;
 	struct ibv_mr *mr_ring_in, *mr_ring_out, *mr_line, *mr_scrap;
 	struct verbs_grant peer;
+	struct counts counts; /* that the answer tells */
 
 	/* Send queue: numbers of work requests. */
 	uint32_t depth, inline_bytes, reads_max, get_pieces;
@@ -191,6 +193,8 @@ int verbs_admit(struct verbs_request *request, const struct verbs_setup *setup, 
 void verbs_refuse(struct verbs_request *request, enum verbs_trouble why);
 int verbs_connect(const struct sockaddr *from, const struct sockaddr *to, const struct verbs_tuple *tuple,
 		  const struct verbs_setup *setup, struct verbs_conn **out);
+bool verbs_answered(struct verbs_conn *conn, struct counts *told);
+void verbs_agree(struct verbs_conn *conn, bool may);
 
 /* verbs_conn.c: what happens to a connection. */
 int conn_make(const struct verbs_setup *setup, struct rdma_event_channel *events, struct verbs_conn **out);

@@ -173,8 +173,8 @@ static void set_timeout(struct verbs_conn *conn)
 
 static int accept_it(struct verbs_conn *conn, const struct verbs_request *request)
 {
-	uint8_t text[VERBS_GRANT_BYTES];
-	struct verbs_grant grant;
+	uint8_t text[VERBS_ANSWER_BYTES];
+	struct verbs_answer tells = { .tells = conn->setup.tells, .counts = conn->setup.counts };
 	struct rdma_conn_param answer = { .private_data = text,
 					  .private_data_len = sizeof(text),
 					  .rnr_retry_count = 7 };
@@ -184,8 +184,8 @@ static int accept_it(struct verbs_conn *conn, const struct verbs_request *reques
 		return rc;
 	answer.responder_resources = request->reads_in < conn->reads_max ? request->reads_in : (uint8_t)conn->reads_max;
 	answer.initiator_depth = request->reads_out < conn->reads_max ? request->reads_out : (uint8_t)conn->reads_max;
-	queue_grant(conn, &grant);
-	verbs_grant_write(&grant, text);
+	queue_grant(conn, &tells.grant);
+	verbs_answer_write(&tells, text);
 	return rdma_accept(conn->id, &answer) ? -errno : 0;
 }
 
@@ -266,19 +266,57 @@ static int ask(struct verbs_conn *conn)
 	return rdma_connect(conn->id, &param) ? -errno : 0;
 }
 
-/* The connecting end is told that it may, and where. */
-static void established(struct verbs_conn *conn, const struct rdma_conn_param *answer)
+/* The accepting end is told where it may write, by which it has met. */
+static void goes_on(struct verbs_conn *conn)
 {
-	int rc = verbs_grant_read(answer->private_data, answer->private_data_len, conn->setup.nonce, &conn->peer);
-
-	if (rc < 0 || conn->peer.ring_bytes != conn->setup.out.bytes) {
-		conn_break(conn, rc == -EPROTO ? VERBS_PROTOCOL : VERBS_OTHER_VERSION);
-		return;
-	}
 	conn->notices_left = conn->peer.receives;
 	queue_learn(conn);
 	if (conn_say_grant(conn) >= 0)
 		atomic_store_explicit(&conn->state, VERBS_UP, memory_order_release);
+}
+
+/* The connecting end is told that it may, and where. */
+static void established(struct verbs_conn *conn, const struct rdma_conn_param *answer)
+{
+	struct verbs_answer told;
+	int rc = verbs_answer_read(answer->private_data, answer->private_data_len, conn->setup.nonce, &told);
+
+	conn->peer = told.grant;
+	if (rc < 0 || conn->peer.ring_bytes != conn->setup.out.bytes) {
+		conn_break(conn, rc == -EPROTO ? VERBS_PROTOCOL : VERBS_OTHER_VERSION);
+		return;
+	}
+	if (told.tells && conn->setup.judges) {
+		conn->counts = told.counts;
+		conn->judged = true;
+		return;
+	}
+	goes_on(conn);
+}
+
+bool verbs_answered(struct verbs_conn *conn, struct counts *told)
+{
+	int held = verbs_take(&conn->lock);
+	bool answered = conn->judged && atomic_load(&conn->state) == VERBS_OPENING;
+
+	if (answered)
+		*told = conn->counts;
+	verbs_give(&conn->lock, held);
+	return answered;
+}
+
+void verbs_agree(struct verbs_conn *conn, bool may)
+{
+	int held = verbs_take(&conn->lock);
+
+	conn->judged = false;
+	if (atomic_load(&conn->state) == VERBS_OPENING) {
+		if (may)
+			goes_on(conn);
+		else
+			conn_break(conn, VERBS_ANOTHER);
+	}
+	verbs_give(&conn->lock, held);
 }
 
 static enum verbs_trouble why_rejected(const struct rdma_cm_event *event)

@@ -154,6 +154,45 @@ int verbs_grant_read(const void *bytes, size_t count, const uint8_t nonce[VERBS_
 	return 0;
 }
 
+void verbs_answer_write(const struct verbs_answer *answer, uint8_t out[VERBS_ANSWER_BYTES])
+{
+	const struct counts *counts = &answer->counts;
+
+	verbs_grant_write(&answer->grant, out);
+	memset(out + VERBS_GRANT_BYTES, 0, VERBS_ANSWER_BYTES - VERBS_GRANT_BYTES);
+	if (!answer->tells)
+		return;
+	put32(out + 48, 1);
+	put64(out + 52, counts->open_ns);
+	put64(out + 60, counts->sent);
+	put64(out + 68, counts->acked);
+	put64(out + 76, counts->received);
+	put32(out + 84, counts->sent_ms);
+	put32(out + 88, counts->received_ms);
+}
+
+int verbs_answer_read(const void *bytes, size_t count, const uint8_t nonce[VERBS_NONCE_BYTES], struct verbs_answer *out)
+{
+	const uint8_t *from = bytes;
+	int rc;
+
+	memset(out, 0, sizeof(*out));
+	rc = verbs_grant_read(bytes, count, nonce, &out->grant);
+	if (rc < 0)
+		return rc;
+	if (count < VERBS_ANSWER_BYTES || get32(from + 48) > 1)
+		return -EPROTO;
+	out->tells = get32(from + 48);
+	if (out->tells)
+		out->counts = (struct counts){ .open_ns = get64(from + 52),
+					       .sent = get64(from + 60),
+					       .acked = get64(from + 68),
+					       .received = get64(from + 76),
+					       .sent_ms = get32(from + 84),
+					       .received_ms = get32(from + 88) };
+	return 0;
+}
+
 void verbs_refusal_write(uint8_t trouble, uint8_t out[VERBS_REFUSAL_BYTES])
 {
 	memset(out, 0, VERBS_REFUSAL_BYTES);

@@ -4,7 +4,8 @@
  * parsers take bytes, believe nothing, and know no device.
  *
  *	offer	connecting end, with its request (rdma_cm leaves 56 bytes there, and all are used)
- *	grant	accepting end with its answer, connecting end with its first message: where the other may write, and how much
+ *	grant	connecting end with its first message: where the other may write, and how much
+ *	answer	accepting end: its grant, and what the kernel counts of its TCP connection, if anything may have changed that on the way
  *	refusal	accepting end, instead
  *	notice	32 bits that come with every RDMA WRITE that the other end has to know of
  *
@@ -13,13 +14,17 @@
 #ifndef ZC_RDMA_VERBS_WIRE_H
 #define ZC_RDMA_VERBS_WIRE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
 
-#define VERBS_WIRE_VERSION 7u
+#include "rdma/counts.h"
+
+#define VERBS_WIRE_VERSION 8u
 #define VERBS_OFFER_BYTES 56u
 #define VERBS_GRANT_BYTES 48u
+#define VERBS_ANSWER_BYTES 92u
 #define VERBS_REFUSAL_BYTES 8u
 #define VERBS_NONCE_BYTES 16u
 #define VERBS_MEETINGS_MAX 0xffffffu
@@ -49,6 +54,12 @@ struct verbs_grant {
 	uint32_t receives;   /* notices that may be under way */
 };
 
+struct verbs_answer {
+	struct verbs_grant grant;
+	bool tells; /* what follows; `at` of it is not told */
+	struct counts counts;
+};
+
 enum verbs_notice_kind {
 	VERBS_NOTICE_DATA,   /* the ring goes on by so many bytes */
 	VERBS_NOTICE_CREDIT, /* the consumer's line is new, or there is nothing but the acknowledgement */
@@ -75,6 +86,7 @@ uint32_t verbs_nonce_read(const uint8_t nonce[VERBS_NONCE_BYTES]);
 
 void verbs_offer_write(const struct verbs_offer *offer, uint8_t out[VERBS_OFFER_BYTES]);
 void verbs_grant_write(const struct verbs_grant *grant, uint8_t out[VERBS_GRANT_BYTES]);
+void verbs_answer_write(const struct verbs_answer *answer, uint8_t out[VERBS_ANSWER_BYTES]);
 void verbs_refusal_write(uint8_t trouble, uint8_t out[VERBS_REFUSAL_BYTES]);
 
 /*
@@ -83,6 +95,8 @@ void verbs_refusal_write(uint8_t trouble, uint8_t out[VERBS_REFUSAL_BYTES]);
  */
 int verbs_offer_read(const void *bytes, size_t count, struct verbs_offer *out);
 int verbs_grant_read(const void *bytes, size_t count, const uint8_t nonce[VERBS_NONCE_BYTES], struct verbs_grant *out);
+int verbs_answer_read(const void *bytes, size_t count, const uint8_t nonce[VERBS_NONCE_BYTES],
+		      struct verbs_answer *out);
 int verbs_refusal_read(const void *bytes, size_t count, uint8_t *trouble);
 
 uint32_t verbs_notice_write(const struct verbs_notice *notice);

@@ -44,6 +44,20 @@ static void grant(const uint8_t *bytes, size_t count)
 	must(count >= sizeof(again) && !memcmp(again, bytes, sizeof(again)));
 }
 
+static void answer(const uint8_t *bytes, size_t count)
+{
+	static const uint8_t nonce[VERBS_NONCE_BYTES];
+	const struct counts own = { .at = 1 };
+	uint8_t again[VERBS_ANSWER_BYTES];
+	struct verbs_answer got;
+
+	if (verbs_answer_read(bytes, count, nonce, &got))
+		return;
+	verbs_answer_write(&got, again);
+	must(count >= sizeof(again) && !memcmp(again, bytes, got.tells ? sizeof(again) : VERBS_GRANT_BYTES));
+	counts_compare(&own, &own, &got.counts, 1);
+}
+
 static void notice(const uint8_t *bytes, size_t count)
 {
 	struct verbs_notice got;
@@ -75,6 +89,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
 		break;
 	case 1:
 		grant(alone, count - 1);
+		answer(alone, count - 1);
 		break;
 	case 2:
 		notice(alone, count - 1);

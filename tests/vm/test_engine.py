@@ -125,6 +125,13 @@ def test_brief_connections_to_a_peer_without_zc_wake_no_agent(guest):
     assert told["wakes_of_one_that_lasts"] > 0
 
 
+def test_ends_whose_ports_were_changed_never_have_another_s(guest):
+    guest.text("strangers")
+    (told,) = processes(guest, "strangers")
+    assert told["reasons"]["redirected"] == 1
+    assert told["counters"]["rdma_meetings"] == 2  # both ends of the one that was left alone
+
+
 @pytest.mark.parametrize("step", CASES)
 def test_no_byte_is_lost_when_this_end_goes_on_without_rdma(guest, step):
     guest.text(step)

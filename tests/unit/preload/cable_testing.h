@@ -101,7 +101,7 @@ static int plug_admit(struct verbs_request *request, const struct verbs_setup *s
 
 	plug->other = other;
 	other->other = plug;
-	plug->state = other->state = VERBS_UP;
+	plug->state = other->state = setup->tells && other->setup.judges ? VERBS_OPENING : VERBS_UP;
 	*out = (struct verbs_conn *)plug;
 	return 0;
 }
@@ -117,6 +117,25 @@ static enum verbs_state plug_state(struct verbs_conn *conn, enum verbs_trouble *
 	if (trouble)
 		*trouble = plug_of(conn)->trouble;
 	return plug_of(conn)->state;
+}
+
+static bool plug_answered(struct verbs_conn *conn, struct counts *told)
+{
+	const struct plug *plug = plug_of(conn);
+
+	if (plug->state != VERBS_OPENING || !plug->other)
+		return false;
+	*told = plug->other->setup.counts;
+	return true;
+}
+
+static void plug_agree(struct verbs_conn *conn, bool may)
+{
+	struct plug *plug = plug_of(conn);
+
+	plug->state = plug->other->state = may ? VERBS_UP : VERBS_BROKEN;
+	plug->trouble = may ? VERBS_FINE : VERBS_ANOTHER;
+	plug->other->trouble = may ? VERBS_FINE : VERBS_PEER_GONE;
 }
 
 static int plug_fd(const struct verbs_conn *conn)
@@ -284,6 +303,8 @@ static const struct verbs_table cable_device = {
 	.refuse = plug_refuse,
 	.connect = plug_connect,
 	.state = plug_state,
+	.answered = plug_answered,
+	.agree = plug_agree,
 	.fd = plug_fd,
 	.woke = plug_nothing,
 	.poll = plug_poll,

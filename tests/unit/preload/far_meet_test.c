@@ -235,6 +235,76 @@ static void who_waits_for_rdma_does_not_wait_for_that(void **state)
 	settings.rdma_wait_ms = 0;
 }
 
+static struct counts told;
+
+static int admit_and_tell(struct verbs_request *request, const struct verbs_setup *setup, struct verbs_conn **out)
+{
+	struct verbs_setup tells = *setup;
+
+	tells.tells = true;
+	tells.counts = told;
+	return plug_admit(request, &tells, out);
+}
+
+static struct counts counts_of(int end)
+{
+	struct counts its;
+
+	assert_int_equal(counts_own(ends[end], atomic_load(&conns[end]->opened), &its), 0);
+	return its;
+}
+
+/* The other end's counts are as `change` makes them. Returns whether the server's end has met. */
+static bool meets_who_tells(void (*change)(struct counts *))
+{
+	bool met;
+
+	open_ends();
+	atomic_store(&conns[CLIENT]->opened, clock_now() - NS_PER_SEC);
+	atomic_store(&conns[SERVER]->opened, clock_now() - NS_PER_SEC / 2);
+	far_seek(conns[CLIENT], engine_of(CLIENT), &fars[CLIENT]);
+	far_try_to_reach(conns[SERVER], engine_of(SERVER), &fars[SERVER]);
+	told = counts_of(CLIENT);
+	if (change)
+		change(&told);
+	far_take_visitor(conns[CLIENT], engine_of(CLIENT), &fars[CLIENT]);
+	far_meet_step(conns[SERVER], engine_of(SERVER), &fars[SERVER]);
+	met = engine_met(engine_of(SERVER));
+	assert_int_equal(atomic_load(&stats->slot[conns[SERVER]->slot].reason[REASON_REDIRECTED]), !met);
+	shut_ends();
+	return met;
+}
+
+static void began_later(struct counts *its)
+{
+	its->open_ns = NS_PER_SEC / 4;
+}
+
+static void has_received(struct counts *its)
+{
+	its->received += 1000;
+}
+
+static void has_been_idle(struct counts *its)
+{
+	its->sent_ms += 60000;
+}
+
+/* Its client's port was changed, and another connection's client has that. */
+static void another_s_end_is_not_met(void **state)
+{
+	struct verbs_table device = cable_device;
+
+	device.admit = admit_and_tell;
+	far_verbs = &device;
+	assert_true(meets_who_tells(NULL));
+	assert_false(meets_who_tells(began_later));
+	assert_false(meets_who_tells(has_received));
+	assert_false(meets_who_tells(has_been_idle));
+	assert_false(is_left_alone(host)); /* it is not the host's fault */
+	assert_true(meets_who_tells(NULL));
+}
+
 /* As before a fork, or where a number is wanted. */
 static void offer_ends_with_the_wish_to_meet(void **state)
 {
@@ -264,6 +334,7 @@ int main(void)
 		CASE(those_that_the_agent_comes_too_late_for_are_brief),
 		CASE(answers_make_none_brief),
 		CASE(who_waits_for_rdma_does_not_wait_for_that),
+		CASE(another_s_end_is_not_met),
 		CASE(offer_ends_with_the_wish_to_meet),
 	};
 #undef CASE

@@ -134,6 +134,42 @@ static void grant_that_cannot_be_is_refused(void **state)
 	must_refuse(grant);
 }
 
+static void answer_is_read_as_written(void **state)
+{
+	struct verbs_answer answer = { .grant = a_grant() }, got;
+	uint8_t bytes[196] = { 0 };
+
+	verbs_answer_write(&answer, bytes);
+	assert_int_equal(verbs_answer_read(bytes, sizeof(bytes), answer.grant.nonce, &got), 0);
+	assert_memory_equal(&got.grant, &answer.grant, sizeof(got.grant));
+	assert_false(got.tells);
+	answer.tells = true;
+	answer.counts = (struct counts){ .open_ns = 1ull << 40,
+					 .sent = 2ull << 40,
+					 .acked = 3ull << 40,
+					 .received = 4ull << 40,
+					 .sent_ms = 5u << 20,
+					 .received_ms = 6u << 20 };
+	verbs_answer_write(&answer, bytes);
+	assert_int_equal(verbs_answer_read(bytes, sizeof(bytes), answer.grant.nonce, &got), 0);
+	assert_true(got.tells);
+	assert_memory_equal(&got.counts, &answer.counts, sizeof(got.counts));
+}
+
+static void answer_that_cannot_be_is_refused(void **state)
+{
+	struct verbs_answer answer = { .grant = a_grant(), .tells = true }, got;
+	uint8_t bytes[VERBS_ANSWER_BYTES];
+
+	verbs_answer_write(&answer, bytes);
+	assert_int_equal(verbs_answer_read(bytes, sizeof(bytes) - 1, answer.grant.nonce, &got), -EPROTO);
+	bytes[VERBS_GRANT_BYTES]++;
+	assert_int_equal(verbs_answer_read(bytes, sizeof(bytes), answer.grant.nonce, &got), -EPROTO);
+	answer.grant.nonce[0]++;
+	verbs_answer_write(&answer, bytes);
+	assert_int_equal(verbs_answer_read(bytes, sizeof(bytes), a_grant().nonce, &got), -EPROTO);
+}
+
 static void refusal_is_read_as_written(void **state)
 {
 	uint8_t bytes[VERBS_REFUSAL_BYTES], trouble;
@@ -180,6 +216,8 @@ int main(void)
 		cmocka_unit_test(tuple_of_another_family_is_refused),
 		cmocka_unit_test(grant_is_read_as_written),
 		cmocka_unit_test(grant_that_cannot_be_is_refused),
+		cmocka_unit_test(answer_is_read_as_written),
+		cmocka_unit_test(answer_that_cannot_be_is_refused),
 		cmocka_unit_test(refusal_is_read_as_written),
 		cmocka_unit_test(notice_is_read_as_written),
 		cmocka_unit_test(notice_that_cannot_be_is_refused),
