@@ -28,7 +28,7 @@ static bool arm_lane(struct conn *conn, struct engine *engine)
 	return far_is(engine) ? far_arm(conn, engine) : empty;
 }
 
-static bool take_bells(struct engine *engine, int fd, uint64_t due)
+static void take_bells(struct engine *engine, int fd, uint64_t due)
 {
 	char bells[64];
 
@@ -37,11 +37,10 @@ static bool take_bells(struct engine *engine, int fd, uint64_t due)
 				    MSG_DONTWAIT, 0, 0);
 
 		if (got <= 0)
-			return false;
+			return;
 		lane_saw_bells(&engine->channel.in, (uint64_t)got);
 		due -= (uint64_t)got;
 	}
-	return true;
 }
 
 /*
@@ -64,13 +63,19 @@ void engine_strip(struct conn *conn, struct engine *engine, int fd)
 {
 	struct lane *in = &engine->channel.in;
 	uint64_t due = bells_to_take(in, fd);
+	bool watched = engine_is_watched(conn, engine);
 
 	/* Armed first: a doorbell that comes now is for bytes that come now, and is not taken. */
-	if (engine_is_watched(conn, engine) && !arm_lane(conn, engine))
+	if (watched && !arm_lane(conn, engine))
 		return;
-	/* Between hosts the one that is taken has answered what was said last, and may have overtaken its bytes: said once more. */
-	if (due && take_bells(engine, fd, due) && far_is(engine) && engine_is_watched(conn, engine))
-		far_arm(conn, engine);
+	/*
+	 * Between hosts the one that is taken has answered what was said last, and may have overtaken its bytes: said once more, and before it is
+	 * taken, for bytes that have come meanwhile have no other one.
+	 */
+	if (due && watched && far_is(engine) && !far_arm_again(conn, engine, due))
+		return;
+	if (due)
+		take_bells(engine, fd, due);
 }
 
 bool engine_arm(struct conn *conn, struct engine *engine)

@@ -21,8 +21,9 @@
  *    none where a lane was left for good.
  *  - Settled: where path `auto` has found TCP better, and both directions have been there for a while, an end gives the queue pair up.
  *    Both come to rest, and the lanes end for good: the connection's calls are the kernel's again.
- *  - A consumer that goes to sleep by the socket alone says up to where it has looked (`waits`, `seen`); the producer rings if it has
- *    put more, and so does its agent. One that can poll the device's descriptor, too, says nothing (far_rests()).
+ *  - A consumer that goes to sleep by the socket alone says up to where it has looked (`waits`, `waits_at`); the producer rings if it has
+ *    put more, and so does its agent, whatever the consumer has seen meanwhile: the thread that looks need not be the one that sleeps. One that
+ *    can poll the device's descriptor, too, says nothing (far_rests()).
  *
  * The connecting end listens with rdma_cm at the connection's own address and port, and the process that uses the
  * accepted socket connects to that, from there: so it is found after a fork and by workers that share a listener. What one
@@ -205,6 +206,9 @@ static inline void far_took(struct conn *conn, const struct engine *engine)
 
 /* After lane_arm(). Returns lane_is_empty() as of now. */
 bool far_arm(struct conn *conn, struct engine *engine);
+
+/* The same, once more, as so many doorbells are about to be taken. */
+bool far_arm_again(struct conn *conn, struct engine *engine, uint64_t bells);
 
 /* The kernel has told of something in the TCP stream: the next look looks there, too. */
 static inline void far_kernel_told(struct engine *engine)

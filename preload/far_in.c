@@ -464,24 +464,51 @@ void far_took_there(struct conn *conn)
 	engine->far.told_passed = passed;
 }
 
+/* Somebody may sleep by the socket, with so many doorbells taken: what is in the ring behind that position is to be rung for. */
+static void say_it_waits(struct engine *engine, struct verbs_conn *link, uint64_t at, uint64_t bells)
+{
+	struct lane_shared *in = lane_of(engine)->shared;
+	uint32_t waits = atomic_load(&in->waits);
+
+	atomic_store(&in->waits, waits + (waits & 1 ? 2 : 1));
+	atomic_store(&in->waits_at, (uint32_t)at);
+	engine->far.armed_at = at;
+	engine->far.armed_bells = bells;
+	say(engine, link, VERBS_NOW | VERBS_SOLICITED);
+}
+
 bool far_arm(struct conn *conn, struct engine *engine)
 {
 	struct lane *in = lane_of(engine);
 	struct verbs_conn *link = far_link(conn);
-	uint32_t waits = atomic_load(&in->shared->waits);
+	uint64_t bells = atomic_load(&in->shared->bells_seen);
+	bool stands;
 
 	if (!link || atomic_load(&engine->far.state) != FAR_UP)
 		return lane_is_empty(in);
 	look_at_moves(conn, engine);
-	/* Said once for each time that it was heard: the last word stands until there is more. */
 	far_kernel_told(engine);
-	if (!(waits & 1) || atomic_load(&in->shared->seen) != engine->far.armed_at ||
-	    atomic_load(&in->shared->bells_seen) != engine->far.armed_bells) {
-		atomic_store(&in->shared->waits, waits + (waits & 1 ? 2 : 1));
-		engine->far.armed_at = atomic_load(&in->shared->seen);
-		engine->far.armed_bells = atomic_load(&in->shared->bells_seen);
-		say(engine, link, VERBS_NOW | VERBS_SOLICITED);
-	}
+	/*
+	 * The last word stands until its doorbell was taken, or what was behind it. While something is there, it must: who sleeps since then is woken
+	 * by that doorbell alone, whoever else has seen what came.
+	 */
+	stands = atomic_load(&in->shared->waits) & 1 && bells == engine->far.armed_bells;
+	if (!lane_is_empty(in) && !stands)
+		say_it_waits(engine, link, atomic_load(&in->shared->head), bells);
+	else if (lane_is_empty(in) && (!stands || atomic_load(&in->shared->seen) != engine->far.armed_at))
+		say_it_waits(engine, link, atomic_load(&in->shared->seen), bells);
+	far_poll(conn, engine);
+	return lane_is_empty(in);
+}
+
+bool far_arm_again(struct conn *conn, struct engine *engine, uint64_t bells)
+{
+	struct lane *in = lane_of(engine);
+	struct verbs_conn *link = far_link(conn);
+
+	if (!link || atomic_load(&engine->far.state) != FAR_UP)
+		return lane_is_empty(in);
+	say_it_waits(engine, link, atomic_load(&in->shared->seen), atomic_load(&in->shared->bells_seen) + bells);
 	far_poll(conn, engine);
 	return lane_is_empty(in);
 }

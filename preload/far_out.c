@@ -123,7 +123,7 @@ void far_hear(struct conn *conn, struct engine *engine)
 	if (!atomic_load(&out->reader))
 		return; /* it is about to close */
 	waits = atomic_load(&out->waits);
-	if (atomic_load(&out->seen) == atomic_load(&out->tail))
+	if (atomic_load(&out->waits_at) == (uint32_t)atomic_load(&out->tail))
 		return; /* there is nothing to ring for */
 	if (!(waits & 1) || waits == engine->far.rung)
 		return;

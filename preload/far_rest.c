@@ -28,14 +28,14 @@ static void uses(struct far *far)
 		atomic_store(&far->used, true);
 }
 
-/* The peer sleeps, and has not seen all. */
+/* The peer sleeps, and there is more than when it said so. */
 static bool wants_bell(const struct engine *engine)
 {
 	const struct lane_shared *out = engine->channel.out.shared;
 	uint32_t waits = atomic_load(&out->waits);
 
 	return waits & 1 && waits != atomic_load(&engine->far.rung) &&
-	       atomic_load(&out->seen) != atomic_load(&out->tail) && atomic_load(&out->on_ring) &&
+	       atomic_load(&out->waits_at) != (uint32_t)atomic_load(&out->tail) && atomic_load(&out->on_ring) &&
 	       atomic_load(&out->reader);
 }
 

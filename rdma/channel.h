@@ -18,7 +18,7 @@
 #include "rdma/source.h"
 
 #define CHANNEL_MAGIC 0x7a636368616e3031ull /* "zcchan01" */
-#define CHANNEL_VERSION 7u
+#define CHANNEL_VERSION 8u
 #define CHANNEL_NONCE_BYTES 16
 #define CHANNEL_HEADER_BYTES 4096u
 

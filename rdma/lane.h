@@ -67,15 +67,17 @@ struct lane_shared {
 	_Atomic uint64_t received;		   /* stream position */
 	_Atomic uint64_t bells_seen;
 	_Atomic uint64_t bells_skip; /* of those, still to be taken from the stream before raw bytes */
-	_Atomic uint32_t from_ring;  /* the next byte is in the ring */
+	_Atomic uint16_t from_ring;  /* the next byte is in the ring */
+	_Atomic uint16_t reader;     /* it has received by an intercepted call, and will go on so */
 	_Atomic uint32_t raw;	     /* receives of raw bytes under way */
-	_Atomic uint32_t reader;     /* it has received by an intercepted call, and will go on so */
 	_Atomic uint32_t taken;	     /* bytes of the record at `head` that are consumed */
 	_Atomic uint16_t away;	     /* it has left, for itself */
 	/* The rest of its line is of use between hosts alone, where `armed` is not seen by the other end (preload/far.h). */
-	_Atomic uint16_t use;	/* enum lane_use: of a ring, for what this end sends */
-	_Atomic uint32_t waits; /* odd: it has armed, when it had seen the ring up to `seen` */
-	_Atomic uint64_t seen;	/* ring position up to which it knows what comes; all that it does obeys that */
+	_Atomic uint16_t use; /* enum lane_use: of a ring, for what this end sends */
+	_Atomic uint32_t
+		waits; /* odd: it has armed, and what is in the ring behind `waits_at` is to be rung for, once */
+	_Atomic uint32_t waits_at; /* ring position, modulo 2^32 */
+	_Atomic uint64_t seen;	   /* ring position up to which it knows what comes; all that it does obeys that */
 	/* Between hosts. Consumer: what it offers. Producer: the number of the one that it fills, which the consumer's device reads. */
 	_Alignas(LANE_LINE) struct lane_sink sink;
 	_Alignas(LANE_LINE) _Atomic uint64_t claimed;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* What a receiver between hosts must not miss: a move behind bytes that came without a look, an end before what is owed. */
 #define _GNU_SOURCE
+#include <poll.h>
+
 #include "far_pair_testing.h"
 
 #define MORE 4 /* sends */
@@ -135,6 +137,89 @@ static void part_of_a_receive_that_waits_for_all_comes_before_the_death(void **s
 	assert_int_equal(receive_some(SERVER, got, sizeof(got), MSG_WAITALL), 0);
 }
 
+static bool looks;
+
+/* The peer has put bytes, and has not looked yet whether it is to ring for them: a thread of the receiver's, which does not sleep, sees them first. */
+static ssize_t push_and_be_seen(struct verbs_conn *conn, unsigned int how)
+{
+	ssize_t rc = plug_push(conn, how);
+
+	if (looks && plug_of(conn) == plug_at(CLIENT)) {
+		looks = false;
+		assert_int_equal(engine_look(conns[SERVER], ends[SERVER]), ENGINE_READABLE);
+		plug_credit((struct verbs_conn *)plug_at(SERVER), 0); /* by whatever word comes next */
+	}
+	return rc;
+}
+
+static bool kernel_tells(int end)
+{
+	struct pollfd look = { .fd = ends[end], .events = POLLIN };
+
+	return sys_call(SYS_poll, (long)&look, 1, 0, 0, 0, 0) == 1;
+}
+
+/* Who sleeps in the kernel is woken by the doorbell alone, whoever else has seen what came. */
+static void sleeper_is_woken_for_what_another_thread_has_seen(void **state)
+{
+	struct engine_sleep sleep;
+
+	exchange();
+	assert_true(on_ring(CLIENT));
+	device = cable_device;
+	device.push = push_and_be_seen;
+	far_verbs = &device;
+	for (int i = 0; i < 3; i++) {
+		assert_false(engine_sleeps(conns[SERVER], ends[SERVER], false, &sleep));
+		assert_false(kernel_tells(SERVER));
+		looks = true;
+		put(CLIENT, PART);
+		assert_false(looks);
+		serve(CLIENT);
+		assert_true(kernel_tells(SERVER));
+		engine_wakes(&sleep);
+		take_all(SERVER);
+	}
+}
+
+static bool comes_late;
+
+/* What the doorbell has overtaken comes as the receiver says once more that it waits. */
+static int say_and_be_late(struct verbs_conn *conn, unsigned int how)
+{
+	int rc = plug_credit(conn, how);
+
+	if (comes_late && plug_of(conn) == plug_at(SERVER) && how & VERBS_SOLICITED) {
+		comes_late = false;
+		plug_at(CLIENT)->cut = plug_at(SERVER)->cut = false;
+		plug_push((struct verbs_conn *)plug_at(CLIENT), 0);
+	}
+	return rc;
+}
+
+static void sleeper_is_woken_for_what_its_doorbell_has_overtaken(void **state)
+{
+	struct engine_sleep sleep;
+
+	exchange();
+	device = cable_device;
+	device.credit = say_and_be_late;
+	far_verbs = &device;
+	for (int i = 0; i < 3; i++) {
+		assert_false(engine_sleeps(conns[SERVER], ends[SERVER], false, &sleep));
+		cut();
+		put(CLIENT, PART);
+		assert_true(kernel_tells(SERVER));
+		comes_late = true;
+		engine_look(conns[SERVER], ends[SERVER]); /* another thread's */
+		assert_false(comes_late);
+		serve(CLIENT);
+		assert_true(kernel_tells(SERVER));
+		engine_wakes(&sleep);
+		take_all(SERVER);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -143,6 +228,8 @@ int main(void)
 		CASE(stream_that_ends_before_what_is_owed_is_cut),
 		CASE(stream_that_ends_behind_what_was_owed_has_ended),
 		CASE(part_of_a_receive_that_waits_for_all_comes_before_the_death),
+		CASE(sleeper_is_woken_for_what_another_thread_has_seen),
+		CASE(sleeper_is_woken_for_what_its_doorbell_has_overtaken),
 	};
 #undef CASE
 

@@ -70,8 +70,9 @@ static void lie_in_a_field(void)
 	struct lane_shared *shared = lane.shared;
 	_Atomic uint64_t *wide[] = { &shared->tail,	&shared->sent,	     &shared->bells,	 &shared->head,
 				     &shared->received, &shared->bells_seen, &shared->bells_skip };
-	_Atomic uint32_t *narrow[] = { &shared->on_ring, &shared->intent, &shared->from_ring, &shared->raw,
-				       &shared->reader,	 &shared->taken,  &shared->armed,     &shared->ringing };
+	_Atomic uint32_t *narrow[] = { &shared->on_ring, &shared->intent,  &shared->raw,
+				       &shared->armed,	 &shared->ringing, &shared->taken };
+	_Atomic uint16_t *flags[] = { &shared->from_ring, &shared->reader };
 	static const size_t positions[] = { 0 /* tail */, 3 /* head */, 12 /* taken */ };
 	size_t which = below(30);
 
@@ -80,8 +81,11 @@ static void lie_in_a_field(void)
 		which = positions[which % 3];
 	if (which < 7)
 		atomic_store_explicit(wide[which], a_lie(atomic_load(wide[which])), memory_order_relaxed);
-	else
+	else if (which < 13)
 		atomic_store_explicit(narrow[which - 7], (uint32_t)a_lie(atomic_load(narrow[which - 7])),
+				      memory_order_relaxed);
+	else
+		atomic_store_explicit(flags[which - 13], (uint16_t)a_lie(atomic_load(flags[which - 13])),
 				      memory_order_relaxed);
 }
 
