@@ -481,8 +481,8 @@ bool far_arm(struct conn *conn, struct engine *engine)
 {
 	struct lane *in = lane_of(engine);
 	struct verbs_conn *link = far_link(conn);
-	uint64_t bells = atomic_load(&in->shared->bells_seen);
-	bool stands;
+	uint64_t bells = atomic_load(&in->shared->bells_seen), at;
+	bool stands, left;
 
 	if (!link || atomic_load(&engine->far.state) != FAR_UP)
 		return lane_is_empty(in);
@@ -493,10 +493,10 @@ bool far_arm(struct conn *conn, struct engine *engine)
 	 * by that doorbell alone, whoever else has seen what came.
 	 */
 	stands = atomic_load(&in->shared->waits) & 1 && bells == engine->far.armed_bells;
-	if (!lane_is_empty(in) && !stands)
-		say_it_waits(engine, link, atomic_load(&in->shared->head), bells);
-	else if (lane_is_empty(in) && (!stands || atomic_load(&in->shared->seen) != engine->far.armed_at))
-		say_it_waits(engine, link, atomic_load(&in->shared->seen), bells);
+	left = !lane_is_empty(in); /* once: the tail moves at any time */
+	at = atomic_load(left ? &in->shared->head : &in->shared->seen);
+	if (!stands || (!left && at != engine->far.armed_at))
+		say_it_waits(engine, link, at, bells);
 	far_poll(conn, engine);
 	return lane_is_empty(in);
 }
