@@ -63,16 +63,9 @@ void engine_strip(struct conn *conn, struct engine *engine, int fd)
 {
 	struct lane *in = &engine->channel.in;
 	uint64_t due = bells_to_take(in, fd);
-	bool watched = engine_is_watched(conn, engine);
 
 	/* Armed first: a doorbell that comes now is for bytes that come now, and is not taken. */
-	if (watched && !arm_lane(conn, engine))
-		return;
-	/*
-	 * Between hosts the one that is taken has answered what was said last, and may have overtaken its bytes: said once more, and before it is
-	 * taken, for bytes that have come meanwhile have no other one.
-	 */
-	if (due && watched && far_is(engine) && !far_arm_again(conn, engine, due))
+	if (engine_is_watched(conn, engine) && !arm_lane(conn, engine))
 		return;
 	if (due)
 		take_bells(engine, fd, due);

@@ -207,9 +207,6 @@ static inline void far_took(struct conn *conn, const struct engine *engine)
 /* After lane_arm(). Returns lane_is_empty() as of now. */
 bool far_arm(struct conn *conn, struct engine *engine);
 
-/* The same, once more, as so many doorbells are about to be taken. */
-bool far_arm_again(struct conn *conn, struct engine *engine, uint64_t bells);
-
 /* The kernel has told of something in the TCP stream: the next look looks there, too. */
 static inline void far_kernel_told(struct engine *engine)
 {

@@ -184,12 +184,12 @@ static bool is_void(const struct engine *engine, uint8_t first)
 	       first != FAR_CODE_RESUME(in->passed_codes);
 }
 
-/* One for each time that it was said that somebody waits, until it has come. */
-static bool awaits_bell(struct engine *engine)
+/* The last word that somebody waits stands until a doorbell was found behind it. */
+static bool awaits_bell(const struct engine *engine)
 {
-	const struct lane_shared *in = lane_of(engine)->shared;
+	const struct lane_shared *in = engine->channel.in.shared;
 
-	return atomic_load(&in->waits) & 1 && atomic_load(&in->bells_seen) == engine->far.armed_bells;
+	return atomic_load(&in->waits) & 1 && atomic_load(&in->bells) == engine->far.armed_bells;
 }
 
 /* The lane is on the ring: what is in the stream are doorbells, as many as are there, and what ends the lane. */
@@ -335,8 +335,7 @@ static void await_last_bell(struct engine *engine, int fd)
 {
 	const struct lane_shared *in = lane_of(engine)->shared;
 
-	if (atomic_load(&in->waits) & 1 && atomic_load(&in->tail) != engine->far.armed_at &&
-	    atomic_load(&in->bells_seen) == engine->far.armed_bells)
+	if (awaits_bell(engine) && atomic_load(&in->tail) != engine->far.armed_at)
 		await_stream(fd, BELL_ARRIVES_MS);
 }
 
@@ -464,8 +463,8 @@ void far_took_there(struct conn *conn)
 	engine->far.told_passed = passed;
 }
 
-/* Somebody may sleep by the socket, with so many doorbells taken: what is in the ring behind that position is to be rung for. */
-static void say_it_waits(struct engine *engine, struct verbs_conn *link, uint64_t at, uint64_t bells)
+/* Somebody may sleep by the socket: what is in the ring behind `at` is to be rung for. */
+static void say_it_waits(struct engine *engine, struct verbs_conn *link, uint64_t at)
 {
 	struct lane_shared *in = lane_of(engine)->shared;
 	uint32_t waits = atomic_load(&in->waits);
@@ -473,7 +472,7 @@ static void say_it_waits(struct engine *engine, struct verbs_conn *link, uint64_
 	atomic_store(&in->waits, waits + (waits & 1 ? 2 : 1));
 	atomic_store(&in->waits_at, (uint32_t)at);
 	engine->far.armed_at = at;
-	engine->far.armed_bells = bells;
+	engine->far.armed_bells = atomic_load(&in->bells);
 	say(engine, link, VERBS_NOW | VERBS_SOLICITED);
 }
 
@@ -481,34 +480,20 @@ bool far_arm(struct conn *conn, struct engine *engine)
 {
 	struct lane *in = lane_of(engine);
 	struct verbs_conn *link = far_link(conn);
-	uint64_t bells = atomic_load(&in->shared->bells_seen), at;
-	bool stands, left;
+	uint64_t seen;
 
 	if (!link || atomic_load(&engine->far.state) != FAR_UP)
 		return lane_is_empty(in);
 	look_at_moves(conn, engine);
 	far_kernel_told(engine);
+	seen = atomic_load(&in->shared->seen);
 	/*
-	 * The last word stands until its doorbell was taken, or what was behind it. While something is there, it must: who sleeps since then is woken
-	 * by that doorbell alone, whoever else has seen what came.
+	 * While something is there, a word that stands is not changed: who sleeps since then is woken by its doorbell alone, whoever else has seen
+	 * what came. Behind a doorbell that was found, which has woken them, there is a new one for what comes from here on, also where something
+	 * is left: an edge is to be told of again.
 	 */
-	stands = atomic_load(&in->shared->waits) & 1 && bells == engine->far.armed_bells;
-	left = !lane_is_empty(in); /* once: the tail moves at any time */
-	at = atomic_load(left ? &in->shared->head : &in->shared->seen);
-	if (!stands || (!left && at != engine->far.armed_at))
-		say_it_waits(engine, link, at, bells);
-	far_poll(conn, engine);
-	return lane_is_empty(in);
-}
-
-bool far_arm_again(struct conn *conn, struct engine *engine, uint64_t bells)
-{
-	struct lane *in = lane_of(engine);
-	struct verbs_conn *link = far_link(conn);
-
-	if (!link || atomic_load(&engine->far.state) != FAR_UP)
-		return lane_is_empty(in);
-	say_it_waits(engine, link, atomic_load(&in->shared->seen), atomic_load(&in->shared->bells_seen) + bells);
+	if (!awaits_bell(engine) || (lane_is_empty(in) && seen != engine->far.armed_at))
+		say_it_waits(engine, link, seen);
 	far_poll(conn, engine);
 	return lane_is_empty(in);
 }

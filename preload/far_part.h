@@ -79,7 +79,7 @@ struct far_part {
 	/* Under the lock `in`. */
 	_Atomic uint64_t looked; /* ring position up to which the moves are known */
 	uint64_t entered;	 /* behind the last TAKEOVER; nothing is behind it as long as the ring ends there */
-	uint64_t armed_at, armed_bells; /* what was seen when it was told last that somebody waits */
+	uint64_t armed_at, armed_bells; /* what was known when it was told last that somebody waits */
 	uint32_t told;			/* of reader, raw and use */
 	enum lane_use peer_use;		/* as heard last */
 	bool peer_wants;	/* has found RDMA better, and not told otherwise since, be it at a trial again */

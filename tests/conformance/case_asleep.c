@@ -264,3 +264,57 @@ void asleep_left_by_thread(struct end *end, long unused)
 	take_the_rest(&sets);
 	tell(end, "over");
 }
+
+/* An edge for what comes each time, though only a part of it is taken. */
+void asleep_edge(struct end *end, long how)
+{
+	struct sets sets = { .end = end };
+	uint32_t events = EPOLLIN | EPOLLET | (how == ASLEEP_EXCLUSIVE ? EPOLLEXCLUSIVE : 0);
+
+	meet(end);
+	get_going(end);
+	if (end->server) {
+		for (uint64_t i = 0; i < ROUNDS; i++) {
+			await(end, "more");
+			give_pattern(end->fd, 2 * TAKEN, 3, i * 2 * TAKEN);
+		}
+		await(end, "over");
+		return;
+	}
+	sets_open(&sets, how == ASLEEP_NESTED);
+	change(&sets, EPOLL_CTL_ADD, events);
+	for (uint64_t i = 0; i < ROUNDS; i++) {
+		tell(end, "more");
+		note("told: %s", event_names(sleep_until_told(&sets)));
+		take_quietly(end->fd, TAKEN, 3, i * TAKEN);
+	}
+	take_quietly(end->fd, ROUNDS * TAKEN, 3, ROUNDS * TAKEN);
+	tell(end, "over");
+}
+
+/* What has told of the connection, and has nothing to tell of by now, does not stand in front of what else is ready, however little room there is. */
+void asleep_left_beside(struct end *end, long unused)
+{
+	struct epoll_event event = { .events = EPOLLIN, .data.u64 = CONNECTION + 1 };
+	struct sets sets = { .end = end };
+	int pipes[2];
+
+	meet(end);
+	get_going(end);
+	if (end->server) {
+		give_pattern(end->fd, ALL, 3, 0);
+		await(end, "over");
+		return;
+	}
+	sets_open(&sets, true);
+	await_bytes(end->fd, ALL);
+	change(&sets, EPOLL_CTL_ADD, EPOLLIN);
+	take_quietly(end->fd, ALL, 3, 0);
+	MUST(pipe(pipes));
+	MUST(epoll_ctl(sets.inner, EPOLL_CTL_ADD, pipes[0], &event));
+	MUST(write(pipes[1], "!", 1));
+	event.data.u64 = 0;
+	CALL(epoll_wait(sets.inner, &event, 1, 0));
+	note("of %llu", (unsigned long long)event.data.u64);
+	tell(end, "over");
+}

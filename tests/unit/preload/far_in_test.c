@@ -2,8 +2,10 @@
 /* What a receiver between hosts must not miss: a move behind bytes that came without a look, an end before what is owed. */
 #define _GNU_SOURCE
 #include <poll.h>
+#include <sys/ioctl.h>
 
 #include "far_pair_testing.h"
+#include "preload/engine_out.h"
 
 #define MORE 4 /* sends */
 
@@ -220,6 +222,45 @@ static void sleeper_is_woken_for_what_its_doorbell_has_overtaken(void **state)
 	}
 }
 
+static int bells_there(int end)
+{
+	int bytes = -1;
+
+	assert_int_equal(sys_call(SYS_ioctl, ends[end], FIONREAD, (long)&bytes, 0, 0, 0), 0);
+	return bytes;
+}
+
+/* An edge-triggered registration that is not hot: its program takes a part each time, and is to be told of what comes then. */
+static void edge_is_rung_for_while_something_is_left(void **state)
+{
+	exchange();
+	atomic_fetch_add(&conns[SERVER]->attention, 1);
+	assert_true(engine_arm(conns[SERVER], engine_of(SERVER)));
+	for (int i = 1; i <= 4; i++) {
+		put(CLIENT, PART);
+		assert_int_equal(bells_there(SERVER), i);
+		assert_int_equal(engine_look(conns[SERVER], ends[SERVER]), ENGINE_READABLE);
+		take_some(SERVER, PART / 3, 0);
+	}
+	atomic_fetch_sub(&conns[SERVER]->attention, 1);
+	take_all(SERVER);
+}
+
+/* Whoever registers then is told without: a doorbell would be there when all is taken, and a set around the set be told of nothing. */
+static void what_is_left_at_a_registration_is_not_rung_for(void **state)
+{
+	exchange();
+	put(CLIENT, PART);
+	atomic_fetch_add(&conns[SERVER]->attention, 1);
+	assert_false(engine_arm(conns[SERVER], engine_of(SERVER)));
+	engine_ring_late(conns[CLIENT], engine_of(CLIENT), ends[CLIENT]);
+	assert_int_equal(bells_there(SERVER), 0);
+	put(CLIENT, PART);
+	assert_int_equal(bells_there(SERVER), 1);
+	atomic_fetch_sub(&conns[SERVER]->attention, 1);
+	take_all(SERVER);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -230,6 +271,8 @@ int main(void)
 		CASE(part_of_a_receive_that_waits_for_all_comes_before_the_death),
 		CASE(sleeper_is_woken_for_what_another_thread_has_seen),
 		CASE(sleeper_is_woken_for_what_its_doorbell_has_overtaken),
+		CASE(edge_is_rung_for_while_something_is_left),
+		CASE(what_is_left_at_a_registration_is_not_rung_for),
 	};
 #undef CASE
 
