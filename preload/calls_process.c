@@ -18,6 +18,7 @@
 #include "preload/engine.h"
 #include "preload/engine_source.h"
 #include "preload/exec.h"
+#include "preload/far.h"
 #include "preload/far_linger.h"
 #include "preload/fork.h"
 #include "preload/guest.h"
@@ -205,6 +206,7 @@ static void let_go_of_all(void)
 		return;
 	sources_stop(true);
 	conn_each(engine_goes);
+	far_awaits_agent();
 	far_linger_end();
 }
 

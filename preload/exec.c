@@ -11,6 +11,7 @@
 #include "common/sys.h"
 #include "preload/engine_source.h"
 #include "preload/evict.h"
+#include "preload/far.h"
 #include "preload/far_linger.h"
 #include "preload/guest.h"
 
@@ -298,8 +299,10 @@ static void look_at_all(struct exec *exec)
 		else if (!exec->spawns && is_ours())
 			engine_goes(conn);
 	}
-	if (!exec->spawns && is_ours())
-		far_linger_end();
+	if (exec->spawns || !is_ours())
+		return;
+	far_awaits_agent();
+	far_linger_end();
 }
 
 /* The program's environment with one more variable. */

@@ -66,6 +66,12 @@ bool far_failed(void);
 /* Wakes it up, to look after all connections. */
 void far_kick(void);
 
+/*
+ * This process has let go of its connections, and is about to end. Returns when the agent is at none of them, or has been for too long: it would
+ * take along the lock that it has, and others may hold the connection.
+ */
+void far_awaits_agent(void);
+
 /* A data call on a connection that is FAR_APART: the agent is to try, if it is time. Under both locks. */
 void far_step(struct conn *conn, struct engine *engine);
 

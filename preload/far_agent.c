@@ -23,9 +23,10 @@
 
 #define STACK_BYTES (256 * 1024)
 #define ROUNDS 16
-#define ADOPTS_NS NS_PER_SEC	 /* until a child looks again whether it holds a connection alone */
-#define LOCK_NS (60 * NS_PER_MS) /* for a lane that somebody else is at: it asks for the holder meanwhile */
-#define TICK_MS 4		 /* after which it looks whether the program serves yet what was left to it */
+#define ADOPTS_NS NS_PER_SEC	    /* until a child looks again whether it holds a connection alone */
+#define LOCK_NS (60 * NS_PER_MS)    /* for a lane that somebody else is at: it asks for the holder meanwhile */
+#define LEAVES_NS (200 * NS_PER_MS) /* for the agent to leave one connection; it may wait for a lock of each lane's */
+#define TICK_MS 4		    /* after which it looks whether the program serves yet what was left to it */
 _Static_assert(LOCK_NS > LOCK_PATIENCE_NS, "that a holder was killed is found out");
 
 enum { ABSENT, STARTING, RUNNING, FAILED };
@@ -35,7 +36,8 @@ static int events = -1;
 static _Atomic int kick = -1;
 static struct far *_Atomic graveyard;
 static _Atomic bool ticks;
-static uint64_t ticked; /* ns */
+static uint64_t ticked;			    /* ns */
+static const struct conn *_Atomic agent_at; /* just now */
 static struct pool pool = { .bytes = sizeof(struct far),
 			    .link = offsetof(struct far, next),
 			    .each = 16,
@@ -125,6 +127,8 @@ static bool serve_lanes(struct conn *conn, struct engine *engine, int fd)
 	struct lock_hold hold;
 	bool busy = false;
 
+	if (!conn->holder.counts)
+		return true; /* left to others meanwhile */
 	if (take_soon(&engine->in, &hold, &busy)) {
 		if (!engine_is_closing(conn)) {
 			far_look(conn, engine, fd);
@@ -205,18 +209,10 @@ static void serve_link(struct conn *conn, struct engine *engine, struct far *far
 		far_kick();
 }
 
-static void serve_engine(struct conn *conn)
+static void serve_held(struct conn *conn, struct engine *engine, int fd)
 {
-	int fd = conn_fd(conn);
-	struct engine *engine = conn->far && fd >= 0 ? engine_enter(conn, fd) : NULL;
 	struct far *far = conn->far;
 
-	if (!engine)
-		return;
-	if (!conn->holder.counts) { /* left to others, whose queue pair and lanes may be new, and not in this process */
-		engine_leave(conn);
-		return;
-	}
 	if (far && atomic_exchange(&far->tells, false) && far_link(conn))
 		serve_lanes(conn, engine, fd);
 	if (far && atomic_exchange(&far->unwanted, false))
@@ -234,7 +230,39 @@ static void serve_engine(struct conn *conn)
 		serve_link(conn, engine, far, fd);
 	else if (far)
 		follow(far, fd, false);
+}
+
+static void serve_engine(struct conn *conn)
+{
+	int fd = conn_fd(conn);
+	struct engine *engine = conn->far && fd >= 0 ? engine_enter(conn, fd) : NULL;
+
+	if (!engine)
+		return;
+	atomic_store(&agent_at, conn);
+	atomic_thread_fence(memory_order_seq_cst);
+	/* Else it is left to others, whose queue pair and lanes may be new, and not in this process. */
+	if (conn->holder.counts)
+		serve_held(conn, engine, fd);
 	engine_leave(conn);
+	atomic_store(&agent_at, NULL);
+}
+
+/* Whether it is at a connection that this process does not hold any more. */
+static bool is_at_others(void)
+{
+	const struct conn *conn = atomic_load(&agent_at);
+
+	return conn && !conn->holder.counts;
+}
+
+void far_awaits_agent(void)
+{
+	uint64_t until = clock_now() + LEAVES_NS;
+
+	atomic_thread_fence(memory_order_seq_cst);
+	while (is_at_others() && clock_now() < until)
+		sys_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
 }
 
 /*
@@ -513,6 +541,7 @@ void far_after_fork(void)
 	events = -1;
 	atomic_store(&kick, -1);
 	atomic_store(&graveyard, NULL);
+	atomic_store(&agent_at, NULL);
 	atomic_store(&ticks, false);
 	/* The agent may have been at it. */
 	atomic_store(&pool.lock.word, 0);

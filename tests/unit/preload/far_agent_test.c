@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: MIT */
+/* The agent itself, with a device by hand: whose lock it has when its process ends. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+
+#include "far_pair_testing.h"
+
+#define STAYS 1000 /* turns of the processor */
+#define TRIES 100  /* the agent waits for a lock no longer than a moment */
+
+static struct verbs_table device; /* the cable's, but for one call */
+static pthread_t program;
+static _Atomic bool stays, inside, waits;
+
+/* The agent looks at the lane, under its lock, and is slow. */
+static int poll_slowly(struct verbs_conn *conn)
+{
+	if (!pthread_equal(pthread_self(), program) && atomic_exchange(&stays, false)) {
+		uint64_t until = clock_now() + HANG_NS;
+
+		atomic_store(&inside, true);
+		while (!atomic_load(&waits) && clock_now() < until)
+			sched_yield();
+		for (int i = 0; i < STAYS; i++)
+			sched_yield();
+		atomic_store(&inside, false);
+	}
+	return plug_poll(conn);
+}
+
+static bool has_waiter(struct lock *lock)
+{
+	return atomic_load(&lock->word) & LOCK_WAITERS;
+}
+
+/* The agent is about to take the lock when the process lets go of the connection. Returns whether it then has it. */
+static bool let_go_as_agent_comes(struct conn *conn, struct engine *engine)
+{
+	uint64_t until = clock_now() + HANG_NS;
+	struct lock_hold hold;
+
+	assert_true(lock_take(&engine->in, &hold));
+	atomic_store(&conn->far->tells, true);
+	far_kick();
+	while (!has_waiter(&engine->in)) {
+		assert_true(clock_now() < until);
+		sched_yield();
+	}
+	atomic_store(&stays, true);
+	engine_gives_up(conn, engine);
+	lock_give(&engine->in, &hold);
+	until = clock_now() + NS_PER_SEC;
+	while (!atomic_load(&inside) && clock_now() < until)
+		sched_yield();
+	return atomic_load(&inside);
+}
+
+/* Others hold the connection, and would find a lock whose holder is no more. */
+static void process_that_ends_waits_for_its_agent(void **state)
+{
+	struct conn *conn = conns[SERVER];
+	struct engine *engine = engine_of(SERVER);
+	int tries = 0;
+
+	program = pthread_self();
+	device = cable_device;
+	device.poll = poll_slowly;
+	conns[CLIENT]->far = NULL; /* none of this agent's */
+	far_ready();
+	while (!far_failed()) /* to load the plug-in, which there is not */
+		sched_yield();
+	far_verbs = &device;
+	holders_expect(&engine->holders);
+	while (!let_go_as_agent_comes(conn, engine)) {
+		assert_true(++tries < TRIES);
+		holders_return(&engine->holders, &conn->holder, conn_process());
+	}
+	atomic_store(&waits, true);
+	far_awaits_agent();
+	assert_false(atomic_load(&inside));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(process_that_ends_waits_for_its_agent, begin, finish),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
