@@ -399,19 +399,20 @@ bool engine_shuts(struct conn *conn, int fd, int how)
 			how == SHUT_RDWR ? SHUT_IN | SHUT_OUT :
 					   0;
 	struct lock_hold hold;
-	uint32_t before;
 	bool later;
 
 	if (!engine)
 		return false;
 	if (ways & SHUT_OUT)
 		evict_out_at_end(conn, engine, fd, FAR_LINGER_SHUT);
-	before = atomic_fetch_or(&engine->shut, ways);
+	atomic_fetch_or(&engine->shut, ways);
 	if (ways & SHUT_OUT && engine_met(engine))
 		atomic_store(&engine->channel.out.shared->shut, 1); /* before the peer can see the end */
-	if ((before | ways) == (SHUT_IN | SHUT_OUT) && lock_take(&engine->in, &hold)) {
-		if (engine_met(engine) && !guest_sandboxed())
+	if (engine_is_shut(engine) && lock_take(&engine->in, &hold)) {
+		if (engine_met(engine) && !guest_sandboxed()) {
+			far_says_bye(conn, engine, fd);
 			evict_bells(engine, fd);
+		}
 		lock_give(&engine->in, &hold);
 	}
 	later = ways & SHUT_OUT && atomic_load(&engine->far.lingers);

@@ -152,6 +152,12 @@ static inline bool engine_reads(const struct engine *engine)
 		far_part_counts(&engine->far) || far_part_is_owed(&engine->far, &engine->channel.in));
 }
 
+/* Whether the program has shut both directions: the kernel answers whatever comes from here on by a reset. */
+static inline bool engine_is_shut(const struct engine *engine)
+{
+	return atomic_load_explicit(&engine->shut, memory_order_relaxed) == (SHUT_IN | SHUT_OUT);
+}
+
 /* Whether the connection's bytes may be in a ring. A hint without a lock. */
 static inline bool engine_has_met(struct conn *conn)
 {

@@ -179,7 +179,7 @@ static inline int take_now(struct receive *receive, const struct iovec *iov, int
 	int rc;
 
 	*bytes = 0;
-	lane_reads(in, true);
+	lane_reads(in, !far_is(engine) || !engine_is_shut(engine));
 	if (far_look_quickly(receive->conn, engine, receive->fd) < 0)
 		return -ECONNRESET;
 	sources_step_in(engine, receive->left);

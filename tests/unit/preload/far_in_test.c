@@ -261,6 +261,44 @@ static void what_is_left_at_a_registration_is_not_rung_for(void **state)
 	take_all(SERVER);
 }
 
+static bool shuts;
+
+/* The peer has put bytes, and has not rung yet, when the receiver has taken them and shuts the second direction. */
+static ssize_t push_and_be_shut(struct verbs_conn *conn, unsigned int how)
+{
+	ssize_t rc = plug_push(conn, how);
+
+	if (shuts && plug_of(conn) == plug_at(CLIENT)) {
+		shuts = false;
+		cable.agent = NULL; /* the client's, which waits for this send */
+		take_some(SERVER, PART, 0);
+		engine_shuts(conns[SERVER], ends[SERVER], SHUT_RD);
+	}
+	return rc;
+}
+
+/* The kernel would answer a doorbell by a reset. */
+static void nothing_comes_behind_the_end_of_both_directions(void **state)
+{
+	const struct lane_shared *heard = engine_of(CLIENT)->channel.out.shared;
+
+	exchange();
+	engine_shuts(conns[SERVER], ends[SERVER], SHUT_WR);
+	assert_true(engine_arm(conns[SERVER], engine_of(SERVER)));
+	device = cable_device;
+	device.push = push_and_be_shut;
+	far_verbs = &device;
+	shuts = true;
+	put(CLIENT, PART);
+	assert_false(shuts);
+	assert_int_equal(received[SERVER], sent[CLIENT]);
+	assert_int_equal(bells_there(SERVER), 0);
+	assert_false(atomic_load(&heard->reader));
+	take_some(SERVER, PART, 0); /* asks for nothing */
+	serve(SERVER);
+	assert_false(atomic_load(&heard->reader));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -273,6 +311,7 @@ int main(void)
 		CASE(sleeper_is_woken_for_what_its_doorbell_has_overtaken),
 		CASE(edge_is_rung_for_while_something_is_left),
 		CASE(what_is_left_at_a_registration_is_not_rung_for),
+		CASE(nothing_comes_behind_the_end_of_both_directions),
 	};
 #undef CASE
 
