@@ -77,7 +77,7 @@ static int raw_result(struct receive *receive, long got, size_t *bytes)
 		return TOOK_BYTES;
 	}
 	if (!got && far_is(receive->engine))
-		got = far_take_error(receive->engine);
+		got = far_error_at_end(receive->engine);
 	if (!got)
 		return TOOK_END;
 	return got == -EAGAIN ? TOOK_NOTHING : (int)got;

@@ -227,7 +227,7 @@ ssize_t engine_wait_for_more(struct receive *receive)
 	if (rc == -EAGAIN || rc == -EINTR)
 		return rc;
 	if (!rc && far_is(engine))
-		rc = far_take_error(engine);
+		rc = far_error_at_end(engine);
 	/* An end that nobody has announced. The agent may have seen the SWITCH since this call has looked. */
 	if (!rc && far_is_cut(engine) && !(atomic_load(&engine->shut) & SHUT_IN) && !atomic_load(&engine->told_death)) {
 		if (receive->found_cut) {

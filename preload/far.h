@@ -272,6 +272,12 @@ static inline void far_poll(struct conn *conn, const struct engine *engine)
 void far_keep_error(struct engine *engine, long rc);
 int far_take_error(struct engine *engine);
 
+/*
+ * The same, where the kernel tells of the stream's end: it does so behind an error, too, that a call has been told which keeps it in a moment, under
+ * a lane's lock. The lock `in` may be held.
+ */
+int far_error_at_end(struct engine *engine);
+
 /* The stream has ended. Returns whether bytes are missing. */
 bool far_is_cut(const struct engine *engine);
 

@@ -72,6 +72,17 @@ int far_take_error(struct engine *engine)
 										0;
 }
 
+int far_error_at_end(struct engine *engine)
+{
+	struct lock_hold hold;
+
+	if (lock_take(&engine->in, &hold))
+		lock_give(&engine->in, &hold);
+	if (lock_take(&engine->out, &hold))
+		lock_give(&engine->out, &hold);
+	return far_take_error(engine);
+}
+
 bool far_hands_over(struct conn *conn, struct engine *engine)
 {
 	struct verbs_conn *link = far_link(conn);

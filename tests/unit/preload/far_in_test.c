@@ -2,6 +2,8 @@
 /* What a receiver between hosts must not miss: a move behind bytes that came without a look, an end before what is owed. */
 #define _GNU_SOURCE
 #include <poll.h>
+#include <pthread.h>
+#include <sched.h>
 #include <sys/ioctl.h>
 
 #include "far_pair_testing.h"
@@ -122,6 +124,40 @@ static void stream_that_ends_behind_what_was_owed_has_ended(void **state)
 	owe_and_die(PART, PART);
 	take_part(PART);
 	assert_int_equal(receive_some(SERVER, &byte, 1, 0), 0);
+}
+
+static _Atomic bool has_met, is_over;
+
+/* The agent's call has met the reset, and is about to keep it. */
+static void *meet_reset(void *unused)
+{
+	struct engine *engine = engine_of(SERVER);
+	struct lock_hold hold;
+
+	assert_true(lock_take(&engine->out, &hold));
+	atomic_store(&has_met, true);
+	while (!(atomic_load(&engine->out.word) & LOCK_WAITERS) && !atomic_load(&is_over))
+		sched_yield();
+	far_keep_error(engine, -ECONNRESET);
+	lock_give(&engine->out, &hold);
+	return unused;
+}
+
+/* To the kernel there is nothing behind the reset that has been told once. */
+static void reset_that_the_agent_has_just_met_is_no_end(void **state)
+{
+	pthread_t agent;
+	ssize_t rc;
+	char byte;
+
+	assert_int_equal(sys_call(SYS_shutdown, ends[CLIENT], SHUT_WR, 0, 0, 0, 0), 0);
+	assert_int_equal(pthread_create(&agent, NULL, meet_reset, NULL), 0);
+	while (!atomic_load(&has_met))
+		sched_yield();
+	rc = receive_some(SERVER, &byte, 1, 0);
+	atomic_store(&is_over, true);
+	pthread_join(agent, NULL);
+	assert_int_equal(rc, -ECONNRESET);
 }
 
 /* The part comes first, and what ended it is not used up by that. */
@@ -306,6 +342,7 @@ int main(void)
 		CASE(switch_behind_bytes_that_came_without_a_look_is_found),
 		CASE(stream_that_ends_before_what_is_owed_is_cut),
 		CASE(stream_that_ends_behind_what_was_owed_has_ended),
+		CASE(reset_that_the_agent_has_just_met_is_no_end),
 		CASE(part_of_a_receive_that_waits_for_all_comes_before_the_death),
 		CASE(sleeper_is_woken_for_what_another_thread_has_seen),
 		CASE(sleeper_is_woken_for_what_its_doorbell_has_overtaken),
