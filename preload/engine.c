@@ -250,12 +250,13 @@ static void close_lanes(struct conn *conn, struct engine *engine, int fd)
 	struct linger reset = { .l_onoff = 1, .l_linger = 0 };
 
 	far_look(conn, engine, fd); /* there, doorbells are known by a look */
-	if (evict_has_rest(engine)) {
-		sys_call(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, (long)&reset, sizeof(reset), 0);
-		conn->lingers = true;
-	} else {
+	if (!evict_has_rest(engine)) {
 		far_says_bye(conn, engine, fd);
 		evict_bells(engine, fd);
+	}
+	if (evict_has_rest(engine)) { /* it may have come meanwhile */
+		sys_call(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, (long)&reset, sizeof(reset), 0);
+		conn->lingers = true;
 	}
 	lane_reads(&engine->channel.in, false);
 }

@@ -335,6 +335,38 @@ static void nothing_comes_behind_the_end_of_both_directions(void **state)
 	assert_false(atomic_load(&heard->reader));
 }
 
+static bool comes_unread;
+
+/* As the receiver says that it is about to close. */
+static int say_and_be_sent(struct verbs_conn *conn, unsigned int how)
+{
+	if (comes_unread && plug_of(conn) == plug_at(SERVER) &&
+	    !atomic_load(&engine_of(SERVER)->channel.in.shared->reader)) {
+		comes_unread = false;
+		put(CLIENT, PART);
+	}
+	return plug_credit(conn, how);
+}
+
+/* As the kernel does where bytes are unread that came before the close. */
+static void what_comes_as_it_closes_is_unread(void **state)
+{
+	struct linger orders = { 0 };
+	socklen_t bytes = sizeof(orders);
+
+	exchange();
+	device = cable_device;
+	device.credit = say_and_be_sent;
+	far_verbs = &device;
+	comes_unread = true;
+	engine_goes(conns[SERVER]);
+	assert_false(comes_unread);
+	assert_int_equal(sys_call(SYS_getsockopt, ends[SERVER], SOL_SOCKET, SO_LINGER, (long)&orders, (long)&bytes, 0),
+			 0);
+	assert_int_equal(orders.l_onoff, 1);
+	assert_int_equal(orders.l_linger, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -349,6 +381,7 @@ int main(void)
 		CASE(edge_is_rung_for_while_something_is_left),
 		CASE(what_is_left_at_a_registration_is_not_rung_for),
 		CASE(nothing_comes_behind_the_end_of_both_directions),
+		CASE(what_comes_as_it_closes_is_unread),
 	};
 #undef CASE
 
