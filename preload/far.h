@@ -67,8 +67,8 @@ bool far_failed(void);
 void far_kick(void);
 
 /*
- * This process has let go of its connections, and is about to end. Returns when the agent is at none of them, or has been for too long: it would
- * take along the lock that it has, and others may hold the connection.
+ * This process has let go of its connections, and is about to end. Returns when the agent is at none of them that others hold, or has been for
+ * too long: it would take along the lock that it has.
  */
 void far_awaits_agent(void);
 

@@ -248,12 +248,13 @@ static void serve_engine(struct conn *conn)
 	atomic_store(&agent_at, NULL);
 }
 
-/* Whether it is at a connection that this process does not hold any more. */
+/* Whether it is at a connection that others hold, and this process does not any more. */
 static bool is_at_others(void)
 {
 	const struct conn *conn = atomic_load(&agent_at);
+	const struct engine *engine = conn && !conn->holder.counts ? atomic_load(&conn->engine) : NULL;
 
-	return conn && !conn->holder.counts;
+	return engine && atomic_load(&engine->holders.count);
 }
 
 void far_awaits_agent(void)
