@@ -7,6 +7,7 @@
 #include <sys/ioctl.h>
 
 #include "far_pair_testing.h"
+#include "preload/engine_in.h"
 #include "preload/engine_out.h"
 
 #define MORE 4 /* sends */
@@ -335,6 +336,22 @@ static void nothing_comes_behind_the_end_of_both_directions(void **state)
 	assert_false(atomic_load(&heard->reader));
 }
 
+/* A SWITCH has counted a doorbell that a reset has thrown away. */
+static void reset_in_the_place_of_a_doorbell_is_told(void **state)
+{
+	const struct sockaddr none = { .sa_family = AF_UNSPEC };
+	struct engine *engine = engine_of(SERVER);
+	struct lock_hold hold;
+
+	exchange();
+	atomic_fetch_add(&engine->channel.in.shared->bells, 1);
+	assert_int_equal(sys_call(SYS_connect, ends[CLIENT], (long)&none, sizeof(none), 0, 0, 0), 0);
+	assert_true(lock_take(&engine->in, &hold));
+	engine_strip(conns[SERVER], engine, ends[SERVER]);
+	lock_give(&engine->in, &hold);
+	assert_int_equal(far_take_error(engine), -ECONNRESET);
+}
+
 static bool comes_unread;
 
 /* As the receiver says that it is about to close. */
@@ -381,6 +398,7 @@ int main(void)
 		CASE(edge_is_rung_for_while_something_is_left),
 		CASE(what_is_left_at_a_registration_is_not_rung_for),
 		CASE(nothing_comes_behind_the_end_of_both_directions),
+		CASE(reset_in_the_place_of_a_doorbell_is_told),
 		CASE(what_comes_as_it_closes_is_unread),
 	};
 #undef CASE
