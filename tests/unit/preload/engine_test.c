@@ -21,6 +21,17 @@ static void die(int end)
 	shutdown(ends[end], SHUT_WR);
 }
 
+/* Its kernel resets what it had unread, and no doorbell comes. */
+static void reset_of_one_killed_as_it_rang_is_told(void **state)
+{
+	const struct sockaddr none = { .sa_family = AF_UNSPEC };
+	char byte;
+
+	atomic_store(&lane_from(0)->shared->ringing, 1);
+	assert_int_equal(sys_call(SYS_connect, ends[0], (long)&none, sizeof(none), 0, 0, 0), 0);
+	assert_int_equal(receive_some(1, &byte, 1, 0), -ECONNRESET);
+}
+
 static void bytes_go_by_the_ring(void **state)
 {
 	char got[8];
@@ -246,6 +257,7 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, connect_ends, close_ends)
 	const struct CMUnitTest tests[] = {
+		TEST(reset_of_one_killed_as_it_rang_is_told),
 		TEST(bytes_go_by_the_ring),
 		TEST(file_is_read_into_the_ring),
 		TEST(file_that_is_larger_than_the_ring_goes_on_by_tcp),
