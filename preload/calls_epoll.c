@@ -483,7 +483,7 @@ static int wait_for_rings(struct wait *wait)
 {
 	struct set *set = guest_sandboxed() || wait->count <= 0 ? NULL : table_set(wait->set);
 	int asks = ASKS_AT_ONCE, ready;
-	bool part, full;
+	bool part, full, over;
 
 	wait->interrupted = signals_run;
 	for (;;) {
@@ -507,11 +507,11 @@ static int wait_for_rings(struct wait *wait)
 		full = ready == wait->count;
 		ready = ready ? told(wait->set, wait->events, ready, wait->count) : 0;
 		part = set && met_part(set);
-		if (!ready && full && asks-- > 0)
-			continue; /* what is not told may have stood in front of what is */
-		if (ready || (wait->until != UINT64_MAX && clock_now() >= wait->until))
+		over = wait->until != UINT64_MAX && clock_now() >= wait->until;
+		/* What is not told may have stood in front of what is. */
+		if (ready || (over && !(full && asks-- > 0)))
 			return ready;
-		if (part && watch_pauses(wait->until, wait->mask) < 0)
+		if (part && !over && watch_pauses(wait->until, wait->mask) < 0)
 			return -1;
 	}
 }

@@ -338,7 +338,7 @@ void engine_stays(struct conn *conn)
  * The agent, or a small send (engine_join.c), may be at it at this moment, and its number will be another's when it is closed. Whoever
  * has taken one of the locks since sees that it is (engine_is_closing).
  */
-static void await_those_inside(struct engine *engine)
+void engine_awaits_those_inside(struct engine *engine)
 {
 	struct lock_hold hold;
 
@@ -374,7 +374,7 @@ bool engine_close(struct conn *conn, int fd)
 	}
 	atomic_fetch_add(&conn->engine_users, 1);
 	atomic_fetch_or(&conn->engine_users, ENGINE_CLOSING);
-	await_those_inside(engine);
+	engine_awaits_those_inside(engine);
 	atomic_fetch_sub(&conn->engine_users, 1);
 	if (!claims_end(conn))
 		return false;

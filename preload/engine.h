@@ -122,6 +122,9 @@ void engine_open(struct conn *conn, const struct sockaddr_storage *local, const 
  */
 bool engine_close(struct conn *conn, int fd);
 
+/* Returns when nobody has a lock of the lanes who had it before. This thread may have `in`. */
+void engine_awaits_those_inside(struct engine *engine);
+
 /* Around every use: engine_enter returns NULL if there is none, or if fd is another connection's by now. */
 struct engine *engine_use(struct conn *conn, int fd);
 void engine_leave(struct conn *conn);

@@ -248,13 +248,16 @@ static void serve_engine(struct conn *conn)
 	atomic_store(&agent_at, NULL);
 }
 
-/* Whether it is at a connection that others hold, and this process does not any more. */
+/* Whether it is at a connection that others hold, and that this process has let go of, or is closing. */
 static bool is_at_others(void)
 {
 	const struct conn *conn = atomic_load(&agent_at);
-	const struct engine *engine = conn && !conn->holder.counts ? atomic_load(&conn->engine) : NULL;
+	const struct engine *engine = conn ? atomic_load(&conn->engine) : NULL;
+	bool counts = engine && conn->holder.counts;
 
-	return engine && atomic_load(&engine->holders.count);
+	if (!engine || (counts && !engine_is_closing(conn)))
+		return false;
+	return atomic_load(&engine->holders.count) > (counts ? 1u : 0u);
 }
 
 void far_awaits_agent(void)

@@ -74,12 +74,7 @@ int far_take_error(struct engine *engine)
 
 int far_error_at_end(struct engine *engine)
 {
-	struct lock_hold hold;
-
-	if (lock_take(&engine->in, &hold))
-		lock_give(&engine->in, &hold);
-	if (lock_take(&engine->out, &hold))
-		lock_give(&engine->out, &hold);
+	engine_awaits_those_inside(engine);
 	return far_take_error(engine);
 }
 

@@ -208,19 +208,26 @@ static void *take_the_rest(void *argument)
 	return NULL;
 }
 
+/* Returns whether it is the server's end, which has done its part then. */
+static bool gives_all(struct end *end)
+{
+	meet(end);
+	get_going(end);
+	if (!end->server)
+		return false;
+	give_pattern(end->fd, ALL, 3, 0);
+	await(end, "over");
+	return true;
+}
+
 /* What a receive has left is told of, though the peer sends nothing more. */
 void asleep_left(struct end *end, long how)
 {
 	struct sets sets = { .end = end, .position = TAKEN };
 	pthread_t thread;
 
-	meet(end);
-	get_going(end);
-	if (end->server) {
-		give_pattern(end->fd, ALL, 3, 0);
-		await(end, "over");
+	if (gives_all(end))
 		return;
-	}
 	sets_open(&sets, how & ASLEEP_LEFT_NESTED);
 	if (how & ASLEEP_LEFT_THREAD) {
 		MUST(pthread_create(&thread, NULL, take_the_rest, &sets));
@@ -244,13 +251,8 @@ void asleep_left_by_thread(struct end *end, long unused)
 	struct sets sets = { .end = end, .position = TAKEN }, inside;
 	pthread_t thread;
 
-	meet(end);
-	get_going(end);
-	if (end->server) {
-		give_pattern(end->fd, ALL, 3, 0);
-		await(end, "over");
+	if (gives_all(end))
 		return;
-	}
 	sets_open(&sets, true);
 	inside = (struct sets){ .end = end, .inner = sets.inner, .outer = sets.inner, .position = TAKEN };
 	MUST(pthread_create(&thread, NULL, take_first_part, &inside));
@@ -299,13 +301,8 @@ void asleep_left_beside(struct end *end, long unused)
 	struct sets sets = { .end = end };
 	int pipes[2];
 
-	meet(end);
-	get_going(end);
-	if (end->server) {
-		give_pattern(end->fd, ALL, 3, 0);
-		await(end, "over");
+	if (gives_all(end))
 		return;
-	}
 	sets_open(&sets, true);
 	await_bytes(end->fd, ALL);
 	change(&sets, EPOLL_CTL_ADD, EPOLLIN);

@@ -34,8 +34,8 @@ static bool has_waiter(struct lock *lock)
 	return atomic_load(&lock->word) & LOCK_WAITERS;
 }
 
-/* The agent is about to take the lock when the process lets go of the connection. Returns whether it then has it. */
-static bool let_go_as_agent_comes(struct conn *conn, struct engine *engine)
+/* The agent is about to take the lock when the process lets go of the connection, or closes it. Returns whether it then has it. */
+static bool let_go_as_agent_comes(struct conn *conn, struct engine *engine, bool closes)
 {
 	uint64_t until = clock_now() + HANG_NS;
 	struct lock_hold hold;
@@ -48,7 +48,8 @@ static bool let_go_as_agent_comes(struct conn *conn, struct engine *engine)
 		sched_yield();
 	}
 	atomic_store(&stays, true);
-	engine_gives_up(conn, engine);
+	if (!closes)
+		engine_gives_up(conn, engine);
 	lock_give(&engine->in, &hold);
 	until = clock_now() + NS_PER_SEC;
 	while (!atomic_load(&inside) && clock_now() < until)
@@ -56,12 +57,34 @@ static bool let_go_as_agent_comes(struct conn *conn, struct engine *engine)
 	return atomic_load(&inside);
 }
 
+static void end_as_agent_is_inside(struct conn *conn, struct engine *engine, bool closes)
+{
+	int tries = 0;
+
+	atomic_store(&waits, false);
+	while (!let_go_as_agent_comes(conn, engine, closes)) {
+		assert_true(++tries < TRIES);
+		if (!closes)
+			holders_return(&engine->holders, &conn->holder, conn_process());
+	}
+	if (closes) { /* as another thread's close() does */
+		atomic_fetch_add(&conn->engine_users, 1);
+		atomic_fetch_or(&conn->engine_users, ENGINE_CLOSING);
+	}
+	atomic_store(&waits, true);
+	far_awaits_agent();
+	assert_false(atomic_load(&inside));
+	if (closes) {
+		atomic_fetch_and(&conn->engine_users, ~ENGINE_CLOSING);
+		atomic_fetch_sub(&conn->engine_users, 1);
+	}
+}
+
 /* Others hold the connection, and would find a lock whose holder is no more. */
 static void process_that_ends_waits_for_its_agent(void **state)
 {
 	struct conn *conn = conns[SERVER];
 	struct engine *engine = engine_of(SERVER);
-	int tries = 0;
 
 	program = pthread_self();
 	device = cable_device;
@@ -72,13 +95,8 @@ static void process_that_ends_waits_for_its_agent(void **state)
 		sched_yield();
 	far_verbs = &device;
 	holders_expect(&engine->holders);
-	while (!let_go_as_agent_comes(conn, engine)) {
-		assert_true(++tries < TRIES);
-		holders_return(&engine->holders, &conn->holder, conn_process());
-	}
-	atomic_store(&waits, true);
-	far_awaits_agent();
-	assert_false(atomic_load(&inside));
+	end_as_agent_is_inside(conn, engine, true);
+	end_as_agent_is_inside(conn, engine, false);
 }
 
 int main(void)
