@@ -507,7 +507,7 @@ static int wait_for_rings(struct wait *wait)
 		full = ready == wait->count;
 		ready = ready ? told(wait->set, wait->events, ready, wait->count) : 0;
 		part = set && met_part(set);
-		over = wait->until != UINT64_MAX && clock_now() >= wait->until;
+		over = !ready && wait->until != UINT64_MAX && clock_now() >= wait->until;
 		/* What is not told may have stood in front of what is. */
 		if (ready || (over && !(full && asks-- > 0)))
 			return ready;
