@@ -184,10 +184,10 @@ PROFILES = {
         {},
     ),
     "rdma": Profile(
-        "rdma", "about an hour, three rounds; a third of it with --repeats 1: soft-RoCE between the two hosts of scripts/lab's guest, which it starts", 0.3, 3,
+        "rdma", "about an hour, three rounds; a third of it with --repeats 1: soft-RoCE between the two hosts of scripts/lab's guest, which it starts", 1, 3,
         {"rdma": [([64 * KIB], [1], ["flat", "iovec"])]}, {}, 0, {"rdma": paper_rdma()}, {},
         {"names": ("redis GET 100 B, 1 client", "nginx", "iperf3"), "seconds": 0.3, "requests": 1000},
-        {"speeds": [KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB], "latencies": [64, 4 * KIB], "bytes": 16 * MIB, "messages": 1000, "exchanges": 200},
+        {"speeds": [KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB], "latencies": [64, 4 * KIB], "bytes": 128 * MIB, "messages": 1000, "exchanges": 200},
         failover=True, connects=200,
     ),
     "full": Profile(

@@ -333,6 +333,8 @@ static void close_inside(struct conn *conn, int fd)
 		watch_forget_descriptor(conn, fd);
 	table_put(fd, TABLE_UNKNOWN);
 	forget_descriptor(conn, fd);
+	if (!last)
+		engine_number_goes(conn);
 	conn_leave(conn, &hold);
 	if (unused)
 		conn_release(conn);

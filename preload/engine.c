@@ -348,6 +348,14 @@ void engine_awaits_those_inside(struct engine *engine)
 		lock_give(&engine->in, &hold);
 }
 
+void engine_number_goes(struct conn *conn)
+{
+	struct engine *engine = atomic_load(&conn->engine);
+
+	if (engine && far_is(engine))
+		engine_awaits_those_inside(engine);
+}
+
 bool engine_may_linger(struct conn *conn, int fd)
 {
 	struct engine *engine = atomic_load(&conn->engine);

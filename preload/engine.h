@@ -210,6 +210,9 @@ bool engine_shuts(struct conn *conn, int fd, int how);
 /* Whether its socket may outlive its last descriptor, as the agent goes on with it (far_linger.h). */
 bool engine_may_linger(struct conn *conn, int fd);
 
+/* One of several numbers is not the connection's any more, and about to be closed: waits for who may be at it, under the engine's locks. */
+void engine_number_goes(struct conn *conn);
+
 /*
  * The connection is handed to somebody who knows nothing of lanes: TCP for good, if nothing is unread in the ring (evict.h).
  * Returns whether its bytes are all in the TCP stream.

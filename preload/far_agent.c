@@ -121,15 +121,20 @@ static bool take_soon(struct lock *lock, struct lock_hold *hold, bool *busy)
 	return taken;
 }
 
-/* Returns false if somebody else is at it: then it comes again. */
-static bool serve_lanes(struct conn *conn, struct engine *engine, int fd)
+/*
+ * Returns false if somebody else is at it: then it comes again. The socket's number is asked for under each lock: one that the program has
+ * closed before, as it has others, may be another socket's by now (engine_number_goes).
+ */
+static bool serve_lanes(struct conn *conn, struct engine *engine)
 {
 	struct lock_hold hold;
 	bool busy = false;
+	int fd;
 
 	if (!conn->holder.counts)
 		return true; /* left to others meanwhile */
 	if (take_soon(&engine->in, &hold, &busy)) {
+		fd = conn_fd(conn);
 		if (!engine_is_closing(conn)) {
 			far_look(conn, engine, fd);
 			if (conn->far)
@@ -138,6 +143,7 @@ static bool serve_lanes(struct conn *conn, struct engine *engine, int fd)
 		lock_give(&engine->in, &hold);
 	}
 	if (take_soon(&engine->out, &hold, &busy)) {
+		fd = conn_fd(conn);
 		if (!engine_is_closing(conn)) {
 			far_step_out(conn, engine, fd);
 			if (far_compare_needs_none(engine))
@@ -160,12 +166,12 @@ static struct verbs_conn *link_of(struct far *far)
 }
 
 /* Returns false if somebody else is at it. */
-static bool look_at_link(struct conn *conn, struct engine *engine, struct far *far, int fd)
+static bool look_at_link(struct conn *conn, struct engine *engine, struct far *far)
 {
 	if (far->opening)
 		far_meet_step(conn, engine, far);
 	else if (atomic_load(&far->link)) /* else given up by now */
-		return serve_lanes(conn, engine, fd);
+		return serve_lanes(conn, engine);
 	return true;
 }
 
@@ -178,7 +184,7 @@ static bool arm(struct far *far)
 	return !link || far_verbs->arm(link, what) || far_verbs->state(link, NULL) == VERBS_BROKEN;
 }
 
-static void serve_link(struct conn *conn, struct engine *engine, struct far *far, int fd)
+static void serve_link(struct conn *conn, struct engine *engine, struct far *far)
 {
 	struct verbs_conn *link;
 	bool armed = false, served = true;
@@ -197,10 +203,10 @@ static void serve_link(struct conn *conn, struct engine *engine, struct far *far
 			far_open_goes_on(far);
 		else
 			far_verbs->woke(link_of(far));
-		served = look_at_link(conn, engine, far, fd);
+		served = look_at_link(conn, engine, far);
 		armed = arm(far);
 		/* What a thread of the program has taken from the device before there was an event to come. */
-		served = served && look_at_link(conn, engine, far, fd);
+		served = served && look_at_link(conn, engine, far);
 	}
 	link = link_of(far);
 	if (link && far_verbs->state(link, NULL) != VERBS_BROKEN) /* a broken one is readable for ever */
@@ -209,12 +215,23 @@ static void serve_link(struct conn *conn, struct engine *engine, struct far *far
 		far_kick();
 }
 
-static void serve_held(struct conn *conn, struct engine *engine, int fd)
+static void follow_no_more(const struct conn *conn, struct engine *engine, struct far *far)
+{
+	struct lock_hold hold;
+	bool busy = false;
+
+	if (!take_soon(&engine->in, &hold, &busy))
+		return;
+	follow(far, conn_fd(conn), false);
+	lock_give(&engine->in, &hold);
+}
+
+static void serve_held(struct conn *conn, struct engine *engine)
 {
 	struct far *far = conn->far;
 
 	if (far && atomic_exchange(&far->tells, false) && far_link(conn))
-		serve_lanes(conn, engine, fd);
+		serve_lanes(conn, engine);
 	if (far && atomic_exchange(&far->unwanted, false))
 		far_settles(conn, engine);
 	if (far && atomic_exchange(&far->asked, false))
@@ -227,9 +244,9 @@ static void serve_held(struct conn *conn, struct engine *engine, int fd)
 			watch(far, far_verbs->listener_fd(far->listener), EPOLL_CTL_MOD);
 	}
 	if (far && link_of(far))
-		serve_link(conn, engine, far, fd);
-	else if (far)
-		follow(far, fd, false);
+		serve_link(conn, engine, far);
+	else if (far && atomic_load(&far->follows))
+		follow_no_more(conn, engine, far);
 }
 
 static void serve_engine(struct conn *conn)
@@ -243,7 +260,7 @@ static void serve_engine(struct conn *conn)
 	atomic_thread_fence(memory_order_seq_cst);
 	/* Else it is left to others, whose queue pair and lanes may be new, and not in this process. */
 	if (conn->holder.counts)
-		serve_held(conn, engine, fd);
+		serve_held(conn, engine);
 	engine_leave(conn);
 	atomic_store(&agent_at, NULL);
 }

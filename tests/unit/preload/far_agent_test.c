@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* The agent itself, with a device by hand: whose lock it has when its process ends. */
+/* The agent itself, with a device by hand: whose lock it has when its process ends, and which number of the socket it uses. */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include "far_pair_testing.h"
 
@@ -12,6 +14,7 @@
 static struct verbs_table device; /* the cable's, but for one call */
 static pthread_t program;
 static _Atomic bool stays, inside, waits;
+static _Atomic int looks; /* the agent's */
 
 /* The agent looks at the lane, under its lock, and is slow. */
 static int poll_slowly(struct verbs_conn *conn)
@@ -26,6 +29,8 @@ static int poll_slowly(struct verbs_conn *conn)
 			sched_yield();
 		atomic_store(&inside, false);
 	}
+	if (!pthread_equal(pthread_self(), program))
+		atomic_fetch_add(&looks, 1);
 	return plug_poll(conn);
 }
 
@@ -80,12 +85,10 @@ static void end_as_agent_is_inside(struct conn *conn, struct engine *engine, boo
 	}
 }
 
-/* Others hold the connection, and would find a lock whose holder is no more. */
-static void process_that_ends_waits_for_its_agent(void **state)
+static int begin_with_agent(void **state)
 {
-	struct conn *conn = conns[SERVER];
-	struct engine *engine = engine_of(SERVER);
-
+	if (begin(state))
+		return -1;
 	program = pthread_self();
 	device = cable_device;
 	device.poll = poll_slowly;
@@ -94,15 +97,107 @@ static void process_that_ends_waits_for_its_agent(void **state)
 	while (!far_failed()) /* to load the plug-in, which there is not */
 		sched_yield();
 	far_verbs = &device;
+	return 0;
+}
+
+/* Others hold the connection, and would find a lock whose holder is no more. */
+static void process_that_ends_waits_for_its_agent(void **state)
+{
+	struct conn *conn = conns[SERVER];
+	struct engine *engine = engine_of(SERVER);
+
 	holders_expect(&engine->holders);
 	end_as_agent_is_inside(conn, engine, true);
 	end_as_agent_is_inside(conn, engine, false);
 }
 
+static int make_twin(int fd)
+{
+	int twin = dup(fd);
+
+	assert_true(twin >= 0);
+	conn_dup(fd, twin);
+	return twin;
+}
+
+static _Atomic bool closed;
+
+static void *close_number(void *fd)
+{
+	conn_close(*(const int *)fd);
+	atomic_store(&closed, true);
+	return NULL;
+}
+
+/* Whoever has a lock of the engine may be about to use any of the numbers. */
+static void number_goes_when_nobody_uses_it(struct lock *lock)
+{
+	uint64_t until = clock_now() + HANG_NS;
+	int number = ends[SERVER];
+	struct lock_hold hold;
+	pthread_t closer;
+
+	ends[SERVER] = make_twin(number);
+	atomic_store(&closed, false);
+	assert_true(lock_take(lock, &hold));
+	assert_int_equal(pthread_create(&closer, NULL, close_number, &number), 0);
+	while (!has_waiter(lock)) {
+		assert_false(atomic_load(&closed));
+		assert_true(clock_now() < until);
+		sched_yield();
+	}
+	lock_give(lock, &hold);
+	pthread_join(closer, NULL);
+	close(number);
+	assert_int_equal(conn_fd(conns[SERVER]), ends[SERVER]);
+}
+
+static void number_of_several_goes_when_nobody_uses_it(void **state)
+{
+	number_goes_when_nobody_uses_it(&engine_of(SERVER)->in);
+	number_goes_when_nobody_uses_it(&engine_of(SERVER)->out);
+}
+
+/* The agent is about to look when the program closes one of two numbers, and opens something else by it. */
+static void agent_uses_no_number_that_has_gone(void **state)
+{
+	struct conn *conn = conns[SERVER];
+	struct engine *engine = engine_of(SERVER);
+	int number = ends[SERVER], other, looked;
+	uint64_t until = clock_now() + HANG_NS;
+	struct lock_hold hold;
+
+	ends[SERVER] = make_twin(number);
+	assert_true(lock_take(&engine->in, &hold));
+	engine->far.expects = true; /* so that it looks for what comes by TCP */
+	atomic_store(&conn->far->tells, true);
+	far_kick();
+	while (!has_waiter(&engine->in)) {
+		assert_true(clock_now() < until);
+		sched_yield();
+	}
+	conn_close(number); /* this thread's own lock keeps it from waiting */
+	close(number);
+	other = open("/dev/null", O_RDWR); /* which is no socket */
+	assert_int_equal(other, number);
+	looked = atomic_load(&looks);
+	lock_give(&engine->in, &hold);
+	while (atomic_load(&looks) == looked) {
+		assert_true(clock_now() < until);
+		sched_yield();
+	}
+	engine_awaits_those_inside(engine);
+	assert_int_equal(atomic_load(&engine->far.error), 0);
+	engine->far.expects = false;
+	close(other);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(process_that_ends_waits_for_its_agent, begin, finish),
+		cmocka_unit_test_setup_teardown(process_that_ends_waits_for_its_agent, begin_with_agent, finish),
+		cmocka_unit_test_setup_teardown(number_of_several_goes_when_nobody_uses_it, begin_with_agent, finish),
+		cmocka_unit_test_setup_teardown(agent_uses_no_number_that_has_gone, begin_with_agent, finish),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
