@@ -72,11 +72,8 @@ static void switch_behind_bytes_that_came_without_a_look_is_found(void **state)
 	assert_int_equal(atomic_load(&engine_of(SERVER)->far.state), FAR_UP);
 }
 
-/*
- * The client has so many bytes in its ring that never came. It says so by TCP, and is killed when the kernel has taken that
- * part of them.
- */
-static void owe_and_die(size_t owed, size_t part)
+/* The client has so many bytes in its ring that never came. It says so by TCP, and the kernel has taken that part of them. */
+static void owe(size_t owed, size_t part)
 {
 	uint8_t bytes[FAR_FRAME_BYTES + PART];
 	uint64_t from, to;
@@ -95,6 +92,12 @@ static void owe_and_die(size_t owed, size_t part)
 	for (size_t i = 0; i < part; i++)
 		bytes[FAR_FRAME_BYTES + i] = byte_at(CLIENT, received[SERVER] + i);
 	assert_int_equal(real.send(ends[CLIENT], bytes, FAR_FRAME_BYTES + part, 0), FAR_FRAME_BYTES + part);
+}
+
+/* And is killed there. */
+static void owe_and_die(size_t owed, size_t part)
+{
+	owe(owed, part);
 	assert_int_equal(sys_call(SYS_shutdown, ends[CLIENT], SHUT_WR, 0, 0, 0, 0), 0);
 }
 
@@ -365,12 +368,19 @@ static int say_and_be_sent(struct verbs_conn *conn, unsigned int how)
 	return plug_credit(conn, how);
 }
 
-/* As the kernel does where bytes are unread that came before the close. */
-static void what_comes_as_it_closes_is_unread(void **state)
+/* Whether its close is to reset the connection. */
+static bool is_to_reset(int end)
 {
 	struct linger orders = { 0 };
 	socklen_t bytes = sizeof(orders);
 
+	assert_int_equal(sys_call(SYS_getsockopt, ends[end], SOL_SOCKET, SO_LINGER, (long)&orders, (long)&bytes, 0), 0);
+	return orders.l_onoff && !orders.l_linger;
+}
+
+/* As the kernel does where bytes are unread that came before the close. */
+static void what_comes_as_it_closes_is_unread(void **state)
+{
 	exchange();
 	device = cable_device;
 	device.credit = say_and_be_sent;
@@ -378,10 +388,23 @@ static void what_comes_as_it_closes_is_unread(void **state)
 	comes_unread = true;
 	engine_goes(conns[SERVER]);
 	assert_false(comes_unread);
-	assert_int_equal(sys_call(SYS_getsockopt, ends[SERVER], SOL_SOCKET, SO_LINGER, (long)&orders, (long)&bytes, 0),
-			 0);
-	assert_int_equal(orders.l_onoff, 1);
-	assert_int_equal(orders.l_linger, 0);
+	assert_true(is_to_reset(SERVER));
+}
+
+/* The peer has sent it before the close, and its agent is about to send it again. */
+static void what_is_owed_at_a_close_is_unread(void **state)
+{
+	owe(PART, 0);
+	engine_goes(conns[SERVER]);
+	assert_true(is_to_reset(SERVER));
+}
+
+static void close_behind_what_was_owed_is_peaceful(void **state)
+{
+	owe(PART, PART);
+	take_part(PART);
+	engine_goes(conns[SERVER]);
+	assert_false(is_to_reset(SERVER));
 }
 
 int main(void)
@@ -400,6 +423,8 @@ int main(void)
 		CASE(nothing_comes_behind_the_end_of_both_directions),
 		CASE(reset_in_the_place_of_a_doorbell_is_told),
 		CASE(what_comes_as_it_closes_is_unread),
+		CASE(what_is_owed_at_a_close_is_unread),
+		CASE(close_behind_what_was_owed_is_peaceful),
 	};
 #undef CASE
 
