@@ -59,10 +59,10 @@ long far_send_control(struct engine *engine, int fd, const uint8_t *bytes, size_
 	return rc;
 }
 
-/* A broken pipe is told again and again, with its signal. */
+/* A broken pipe is told again and again, with its signal. That a number is closed is nothing that the socket has to say. */
 void far_keep_error(struct engine *engine, long rc)
 {
-	if (rc < 0 && rc != -EAGAIN && rc != -EINTR && rc != -EPIPE)
+	if (rc < 0 && rc != -EAGAIN && rc != -EINTR && rc != -EPIPE && rc != -EBADF)
 		atomic_store(&engine->far.error, (int)rc);
 }
 

@@ -355,6 +355,20 @@ static void reset_in_the_place_of_a_doorbell_is_told(void **state)
 	assert_int_equal(far_take_error(engine), -ECONNRESET);
 }
 
+/* As where the last of a connection's first numbers goes, and another one is yet to be found. */
+static void look_by_no_number_is_no_error(void **state)
+{
+	struct engine *engine = engine_of(SERVER);
+	struct lock_hold hold;
+
+	exchange();
+	assert_true(lock_take(&engine->in, &hold));
+	engine->far.quiet = false;
+	far_look(conns[SERVER], engine, -1);
+	lock_give(&engine->in, &hold);
+	assert_int_equal(far_take_error(engine), 0);
+}
+
 static bool comes_unread;
 
 /* As the receiver says that it is about to close. */
@@ -422,6 +436,7 @@ int main(void)
 		CASE(what_is_left_at_a_registration_is_not_rung_for),
 		CASE(nothing_comes_behind_the_end_of_both_directions),
 		CASE(reset_in_the_place_of_a_doorbell_is_told),
+		CASE(look_by_no_number_is_no_error),
 		CASE(what_comes_as_it_closes_is_unread),
 		CASE(what_is_owed_at_a_close_is_unread),
 		CASE(close_behind_what_was_owed_is_peaceful),
