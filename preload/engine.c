@@ -451,6 +451,8 @@ bool engine_retire(struct conn *conn, int fd)
 	if (lock_take(&engine->in, &hold)) {
 		if (engine_met(engine)) {
 			all = !evict_has_rest(engine) && evict_in(conn, engine, fd);
+			if (all)
+				engine->far.owed = 0; /* nobody counts what comes from here on */
 		} else {
 			engine_stays_apart(conn, engine);
 		}
