@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "common/sys.h"
@@ -207,13 +208,39 @@ void give(int fd, const void *data, size_t bytes)
 	}
 }
 
+/*
+ * Memory that goes behind a send. ThreadSanitizer's free() takes large blocks out of the program by bare instructions, and the bytes that
+ * the library has yet to keep: there it is the program that unmaps.
+ */
+#ifdef __SANITIZE_THREAD__
+static void *room_for(size_t bytes)
+{
+	return (void *)MUST((long)mmap(NULL, bytes + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+}
+
+static void room_goes(void *room, size_t bytes)
+{
+	MUST(munmap(room, bytes + 1));
+}
+#else
+static void *room_for(size_t bytes)
+{
+	return malloc(bytes ? bytes : 1);
+}
+
+static void room_goes(void *room, size_t bytes)
+{
+	free(room);
+}
+#endif
+
 void give_pattern(int fd, size_t bytes, unsigned int seed, uint64_t position)
 {
-	char *data = malloc(bytes ? bytes : 1);
+	char *data = room_for(bytes);
 
 	pattern_fill(data, bytes, seed, position);
 	give(fd, data, bytes);
-	free(data);
+	room_goes(data, bytes);
 }
 
 static size_t take(int fd, size_t bytes, unsigned int seed, uint64_t position)
