@@ -277,7 +277,9 @@ bool conn_is_same(const struct conn *conn, int fd)
 
 int conn_fd(const struct conn *conn)
 {
-	return conn->descriptors ? conn->fds[0] : -1;
+	return atomic_load_explicit(&conn->descriptors, memory_order_relaxed) ?
+		       atomic_load_explicit(&conn->fds[0], memory_order_relaxed) :
+		       -1;
 }
 
 /*
@@ -299,22 +301,38 @@ static bool end(struct conn *conn, int fd)
 	return unused;
 }
 
-/* The number is not in the table any more. One of those that were too many takes its place: there is one as long as there are any. */
+/* One of those that were too many. */
+static int find_extra(const struct conn *conn)
+{
+	for (uint32_t fd = 0; fd < table_size; fd++) {
+		if (table_conn((int)fd) == conn)
+			return (int)fd;
+	}
+	return -1;
+}
+
+/*
+ * The number is not in the table any more. One of those that were too many takes its place: there is one as long as there are any, and whoever
+ * asks just then (conn_fd()) finds one of the two.
+ */
 static void forget_descriptor(struct conn *conn, int fd)
 {
-	int at = 0;
+	int at = 0, other = -1;
 
 	while (at < conn->descriptors && conn->fds[at] != fd)
 		at++;
-	if (at < conn->descriptors)
-		conn->fds[at] = conn->fds[--conn->descriptors];
-	else
+	if (at == conn->descriptors) {
 		conn->extra--;
-	for (uint32_t i = 0; !conn->descriptors && conn->extra && i < table_size; i++) {
-		if (table_conn((int)i) == conn) {
-			conn->fds[conn->descriptors++] = (int)i;
-			conn->extra--;
-		}
+		return;
+	}
+	if (conn->descriptors == 1 && conn->extra)
+		other = find_extra(conn);
+	if (other >= 0) {
+		conn->fds[0] = other;
+		conn->extra--;
+	} else {
+		conn->fds[at] = conn->fds[conn->descriptors - 1];
+		conn->descriptors--;
 	}
 }
 

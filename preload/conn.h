@@ -142,8 +142,8 @@ struct conn {
 	enum zc_path policy;
 	enum stats_role role;
 	uint32_t slot; /* of the statistics */
-	int fds[CONN_DESCRIPTORS];
-	int descriptors;	   /* used entries of fds; more make it plain */
+	_Atomic int fds[CONN_DESCRIPTORS];
+	_Atomic int descriptors;   /* used entries of fds; more make it plain */
 	int extra;		   /* duplicates that are not followed */
 	uint64_t cookie;	   /* SO_COOKIE */
 	_Atomic uint64_t opened;   /* ns: before its connect(), behind its accept(); 0: not known */

@@ -57,13 +57,24 @@ void far_kick(void)
 		sys_call(SYS_write, atomic_load(&kick), (long)&one, sizeof(one), 0, 0, 0);
 }
 
-/* The TCP stream itself is in the set, by its edges. A number that is closed is in it no more, unless another process has the socket, too. */
-static void follow(struct far *far, int fd, bool on)
+/*
+ * The TCP stream itself is in the set, by its edges. A number that is closed is in it no more, unless another process or number has the
+ * socket, too: the same number may come back to it. Returns false if there is no room (epoll(7), max_user_watches; or no memory).
+ */
+static bool follow(struct far *far, int fd, bool on)
 {
 	struct epoll_event event = { .events = EPOLLIN | EPOLLRDHUP | EPOLLET, .data.ptr = far };
+	long rc;
 
-	if (atomic_exchange(&far->follows, on) != on)
-		sys_call(SYS_epoll_ctl, events, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, fd, (long)&event, 0, 0);
+	if (atomic_load(&far->follows) == on)
+		return true;
+	rc = sys_call(SYS_epoll_ctl, events, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, fd, (long)&event, 0, 0);
+	if (on && rc == -EEXIST)
+		rc = sys_call(SYS_epoll_ctl, events, EPOLL_CTL_MOD, fd, (long)&event, 0, 0);
+	if (on && rc < 0)
+		return false;
+	atomic_store(&far->follows, on);
+	return true;
 }
 
 bool far_bury(struct conn *conn, struct channel *channel)
@@ -122,8 +133,8 @@ static bool take_soon(struct lock *lock, struct lock_hold *hold, bool *busy)
 }
 
 /*
- * Returns false if somebody else is at it: then it comes again. The socket's number is asked for under each lock: one that the program has
- * closed before, as it has others, may be another socket's by now (engine_number_goes).
+ * Returns false if somebody else is at it, or nobody would tell what comes: then it comes again. The socket's number is asked for under each
+ * lock: one that the program has closed before, as it has others, may be another socket's by now (engine_number_goes).
  */
 static bool serve_lanes(struct conn *conn, struct engine *engine)
 {
@@ -137,8 +148,8 @@ static bool serve_lanes(struct conn *conn, struct engine *engine)
 		fd = conn_fd(conn);
 		if (!engine_is_closing(conn)) {
 			far_look(conn, engine, fd);
-			if (conn->far)
-				follow(conn->far, fd, far_follows(conn, engine));
+			if (conn->far) /* else it looks by the clock */
+				busy |= !follow(conn->far, fd, far_follows(conn, engine));
 		}
 		lock_give(&engine->in, &hold);
 	}

@@ -85,10 +85,8 @@ static void end_as_agent_is_inside(struct conn *conn, struct engine *engine, boo
 	}
 }
 
-static int begin_with_agent(void **state)
+static void start_agent(void)
 {
-	if (begin(state))
-		return -1;
 	program = pthread_self();
 	device = cable_device;
 	device.poll = poll_slowly;
@@ -97,6 +95,40 @@ static int begin_with_agent(void **state)
 	while (!far_failed()) /* to load the plug-in, which there is not */
 		sched_yield();
 	far_verbs = &device;
+}
+
+static int begin_with_agent(void **state)
+{
+	if (begin(state))
+		return -1;
+	start_agent();
+	return 0;
+}
+
+/* As a close does: it is not at the connection any more, and does not come again. */
+static int finish_with_agent(void **state)
+{
+	struct conn *conn = conns[SERVER];
+
+	atomic_fetch_add(&conn->engine_users, 1); /* else who leaves last would end it */
+	atomic_fetch_or(&conn->engine_users, ENGINE_CLOSING);
+	while (atomic_load(&conn->engine_users) != (ENGINE_CLOSING | 1))
+		sched_yield();
+	conn->far = NULL;
+	atomic_store(&conn->engine_users, 0);
+	return finish(state);
+}
+
+/* What the client has put into its ring since the cut is in no other. Before there is an agent, which would look at both ends. */
+static int begin_behind_a_break(void **state)
+{
+	if (begin(state))
+		return -1;
+	exchange();
+	cut();
+	put(CLIENT, PART);
+	break_both();
+	start_agent();
 	return 0;
 }
 
@@ -192,12 +224,85 @@ static void agent_uses_no_number_that_has_gone(void **state)
 	close(other);
 }
 
+/* As if the set had no room for the stream: the agent looks by a number that nothing has, until it has left the lane. */
+static void let_agent_look_by_no_number(struct conn *conn, struct engine *engine)
+{
+	uint64_t until = clock_now() + HANG_NS;
+	int number = conn_fd(conn), looked = atomic_load(&looks);
+	struct lock_hold hold;
+
+	assert_true(lock_take(&engine->in, &hold));
+	atomic_store(&conn->far->tells, true);
+	far_kick();
+	while (!has_waiter(&engine->in)) {
+		assert_true(clock_now() < until);
+		sched_yield();
+	}
+	atomic_store(&conn->fds[0], (int)sysconf(_SC_OPEN_MAX));
+	lock_give(&engine->in, &hold);
+	while (atomic_load(&looks) == looked) {
+		assert_true(clock_now() < until);
+		sched_yield();
+	}
+	assert_true(lock_take(&engine->in, &hold));
+	atomic_store(&conn->fds[0], number);
+	lock_give(&engine->in, &hold);
+}
+
+/* By TCP, after the break. */
+static void bring_what_is_owed(void)
+{
+	uint64_t from = received[SERVER], to = sent[CLIENT];
+	uint8_t bytes[FAR_FRAME_BYTES + PART] = { FAR_CODE_RESUME(engine_of(CLIENT)->channel.out.codes) };
+
+	assert_int_equal(to - from, PART);
+	for (int i = 0; i < 8; i++) {
+		bytes[1 + i] = (uint8_t)(from >> 8 * i);
+		bytes[9 + i] = (uint8_t)(to >> 8 * i);
+	}
+	for (int i = 0; i < PART; i++)
+		bytes[FAR_FRAME_BYTES + i] = byte_at(CLIENT, from + (uint64_t)i);
+	assert_int_equal(real.send(ends[CLIENT], bytes, sizeof(bytes), 0), sizeof(bytes));
+}
+
+/* FAR_RESUME has been looked at: what follows in the stream is the program's to receive. */
+static bool knows_what_is_owed(struct engine *engine)
+{
+	struct lock_hold hold;
+	bool knows;
+
+	assert_true(lock_take(&engine->in, &hold));
+	knows = engine->far.owed == sent[CLIENT];
+	lock_give(&engine->in, &hold);
+	return knows;
+}
+
+/* The program of the receiver makes no call. */
+static void what_is_owed_is_looked_at_though_the_set_had_no_room(void **state)
+{
+	struct engine *engine = engine_of(SERVER);
+	uint64_t until;
+
+	let_agent_look_by_no_number(conns[SERVER], engine);
+	bring_what_is_owed();
+	until = clock_now() + HANG_NS;
+	while (!knows_what_is_owed(engine)) {
+		assert_true(clock_now() < until);
+		sched_yield();
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(process_that_ends_waits_for_its_agent, begin_with_agent, finish),
-		cmocka_unit_test_setup_teardown(number_of_several_goes_when_nobody_uses_it, begin_with_agent, finish),
-		cmocka_unit_test_setup_teardown(agent_uses_no_number_that_has_gone, begin_with_agent, finish),
+		cmocka_unit_test_setup_teardown(what_is_owed_is_looked_at_though_the_set_had_no_room,
+						begin_behind_a_break, finish_with_agent),
+		cmocka_unit_test_setup_teardown(process_that_ends_waits_for_its_agent, begin_with_agent,
+						finish_with_agent),
+		cmocka_unit_test_setup_teardown(number_of_several_goes_when_nobody_uses_it, begin_with_agent,
+						finish_with_agent),
+		cmocka_unit_test_setup_teardown(agent_uses_no_number_that_has_gone, begin_with_agent,
+						finish_with_agent),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
