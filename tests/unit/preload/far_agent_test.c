@@ -39,19 +39,27 @@ static bool has_waiter(struct lock *lock)
 	return atomic_load(&lock->word) & LOCK_WAITERS;
 }
 
-/* The agent is about to take the lock when the process lets go of the connection, or closes it. Returns whether it then has it. */
-static bool let_go_as_agent_comes(struct conn *conn, struct engine *engine, bool closes)
+/* The agent is about to take the lock, which is held. */
+static void hold_as_agent_comes(struct conn *conn, struct engine *engine, struct lock_hold *hold)
 {
 	uint64_t until = clock_now() + HANG_NS;
-	struct lock_hold hold;
 
-	assert_true(lock_take(&engine->in, &hold));
+	assert_true(lock_take(&engine->in, hold));
 	atomic_store(&conn->far->tells, true);
 	far_kick();
 	while (!has_waiter(&engine->in)) {
 		assert_true(clock_now() < until);
 		sched_yield();
 	}
+}
+
+/* The agent is about to take the lock when the process lets go of the connection, or closes it. Returns whether it then has it. */
+static bool let_go_as_agent_comes(struct conn *conn, struct engine *engine, bool closes)
+{
+	struct lock_hold hold;
+	uint64_t until;
+
+	hold_as_agent_comes(conn, engine, &hold);
 	atomic_store(&stays, true);
 	if (!closes)
 		engine_gives_up(conn, engine);
@@ -200,15 +208,9 @@ static void agent_uses_no_number_that_has_gone(void **state)
 	struct lock_hold hold;
 
 	ends[SERVER] = make_twin(number);
-	assert_true(lock_take(&engine->in, &hold));
+	hold_as_agent_comes(conn, engine, &hold);
 	engine->far.expects = true; /* so that it looks for what comes by TCP */
-	atomic_store(&conn->far->tells, true);
-	far_kick();
-	while (!has_waiter(&engine->in)) {
-		assert_true(clock_now() < until);
-		sched_yield();
-	}
-	conn_close(number); /* this thread's own lock keeps it from waiting */
+	conn_close(number);	    /* this thread's own lock keeps it from waiting */
 	close(number);
 	other = open("/dev/null", O_RDWR); /* which is no socket */
 	assert_int_equal(other, number);
@@ -231,13 +233,7 @@ static void let_agent_look_by_no_number(struct conn *conn, struct engine *engine
 	int number = conn_fd(conn), looked = atomic_load(&looks);
 	struct lock_hold hold;
 
-	assert_true(lock_take(&engine->in, &hold));
-	atomic_store(&conn->far->tells, true);
-	far_kick();
-	while (!has_waiter(&engine->in)) {
-		assert_true(clock_now() < until);
-		sched_yield();
-	}
+	hold_as_agent_comes(conn, engine, &hold);
 	atomic_store(&conn->fds[0], (int)sysconf(_SC_OPEN_MAX));
 	lock_give(&engine->in, &hold);
 	while (atomic_load(&looks) == looked) {
@@ -253,13 +249,10 @@ static void let_agent_look_by_no_number(struct conn *conn, struct engine *engine
 static void bring_what_is_owed(void)
 {
 	uint64_t from = received[SERVER], to = sent[CLIENT];
-	uint8_t bytes[FAR_FRAME_BYTES + PART] = { FAR_CODE_RESUME(engine_of(CLIENT)->channel.out.codes) };
+	uint8_t bytes[FAR_FRAME_BYTES + PART];
 
 	assert_int_equal(to - from, PART);
-	for (int i = 0; i < 8; i++) {
-		bytes[1 + i] = (uint8_t)(from >> 8 * i);
-		bytes[9 + i] = (uint8_t)(to >> 8 * i);
-	}
+	make_resume(bytes, from, to);
 	for (int i = 0; i < PART; i++)
 		bytes[FAR_FRAME_BYTES + i] = byte_at(CLIENT, from + (uint64_t)i);
 	assert_int_equal(real.send(ends[CLIENT], bytes, sizeof(bytes), 0), sizeof(bytes));

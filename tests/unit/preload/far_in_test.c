@@ -84,11 +84,7 @@ static void owe(size_t owed, size_t part)
 	break_both();
 	to = atomic_load(&engine_of(CLIENT)->channel.out.shared->sent);
 	from = to - owed;
-	bytes[0] = FAR_CODE_RESUME(engine_of(CLIENT)->channel.out.codes);
-	for (int i = 0; i < 8; i++) {
-		bytes[1 + i] = (uint8_t)(from >> 8 * i);
-		bytes[9 + i] = (uint8_t)(to >> 8 * i);
-	}
+	make_resume(bytes, from, to);
 	for (size_t i = 0; i < part; i++)
 		bytes[FAR_FRAME_BYTES + i] = byte_at(CLIENT, received[SERVER] + i);
 	assert_int_equal(real.send(ends[CLIENT], bytes, FAR_FRAME_BYTES + part, 0), FAR_FRAME_BYTES + part);

@@ -201,6 +201,16 @@ static inline void cut(void)
 		plug_at(end)->cut = true;
 }
 
+/* What the client says by TCP behind a break: it goes on at `from`, with all up to `to` at least. */
+static inline void make_resume(uint8_t frame[FAR_FRAME_BYTES], uint64_t from, uint64_t to)
+{
+	frame[0] = FAR_CODE_RESUME(engine_of(CLIENT)->channel.out.codes);
+	for (int i = 0; i < 8; i++) {
+		frame[1 + i] = (uint8_t)(from >> 8 * i);
+		frame[9 + i] = (uint8_t)(to >> 8 * i);
+	}
+}
+
 static inline uint64_t counted(int end, enum stat_conn what)
 {
 	return atomic_load(&stats->slot[conns[end]->slot].conn[what]);
