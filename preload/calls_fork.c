@@ -54,7 +54,7 @@ pid_t fork_ends(pid_t child)
 }
 
 /* The number is a socket's that is not connected, or nothing if there is none. */
-static void put_dead(const struct conn *conn, int fd)
+static void put_dead(struct conn *conn, int fd)
 {
 	long dead, flags;
 

@@ -35,7 +35,10 @@ static int fresh(int fd)
 
 ZC_EXPORT int socket(int domain, int type, int protocol)
 {
-	return fresh(SPARE_CALL(real.socket(domain, type, protocol)));
+	int fd = fresh(SPARE_CALL(real.socket(domain, type, protocol)));
+
+	conn_socket_made(fd, domain, type, protocol);
+	return fd;
 }
 
 ZC_EXPORT int bind(int fd, const struct sockaddr *address, socklen_t bytes)
@@ -69,16 +72,6 @@ static void opened(int fd, enum stats_role role, const struct sockaddr_storage *
 		before_opened(conn, fd);
 	if (__builtin_expect(settings.rdma_wait_ms != 0, 0) && conn)
 		far_wait(conn, fd);
-}
-
-static bool is_tcp(int fd)
-{
-	int protocol = 0;
-	socklen_t bytes = sizeof(protocol);
-
-	return !guest_sandboxed() &&
-	       !sys_call(SYS_getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, (long)&protocol, (long)&bytes, 0) &&
-	       protocol == IPPROTO_TCP;
 }
 
 /*
@@ -125,7 +118,7 @@ ZC_EXPORT int connect(int fd, const struct sockaddr *address, socklen_t bytes)
 	saved = errno;
 	/* Only what the kernel has read can be read. */
 	if (BUSY_OR_BETTER(rc) && address && (address->sa_family == AF_INET || address->sa_family == AF_INET6) &&
-	    is_tcp(fd))
+	    (table_was_made(fd) || conn_is_tcp(fd)))
 		opened(fd, ROLE_CLIENT, asked_for(address, bytes, &peer), began);
 	errno = saved;
 	return rc;
@@ -138,7 +131,7 @@ static int accepted(int fd)
 	if (fd < 0)
 		return fd;
 	fresh(fd);
-	if (is_tcp(fd))
+	if (conn_is_tcp(fd))
 		opened(fd, ROLE_SERVER, NULL, clock_now());
 	errno = saved;
 	return fd;
@@ -283,7 +276,7 @@ ZC_EXPORT int setsockopt(int fd, int level, int name, const void *value, socklen
 		conn_leave(conn, &hold);
 	if (conn && level == SOL_SOCKET)
 		atomic_store_explicit(&conn->recv_ends, 0, memory_order_relaxed);
-	if (!rc && why != REASON_NONE && !conn && is_tcp(fd))
+	if (!rc && why != REASON_NONE && !conn && conn_is_tcp(fd))
 		before_notes(BEFORE_OPTIONS);
 	if (!rc && level == SOL_SOCKET && name == SO_PEEK_OFF)
 		peek_offset_is_set(fd); /* a listening socket hands it down */

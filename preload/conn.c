@@ -63,35 +63,12 @@ int conn_process(void)
 	return atomic_load_explicit(&process, memory_order_relaxed);
 }
 
-static long get_option(int fd, int level, int name, void *value, socklen_t bytes)
+static void read_address(long call, int fd, struct sockaddr_storage *out)
 {
-	return sys_call(SYS_getsockopt, fd, level, name, (long)value, (long)&bytes, 0);
-}
+	socklen_t bytes = sizeof(*out);
 
-bool conn_may_be(int fd)
-{
-	int protocol = 0, listening = 1, domain = 0;
-
-	return !get_option(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, sizeof(protocol)) && protocol == IPPROTO_TCP &&
-	       !get_option(fd, SOL_SOCKET, SO_DOMAIN, &domain, sizeof(domain)) &&
-	       (domain == AF_INET || domain == AF_INET6) &&
-	       !get_option(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, sizeof(listening)) && !listening;
-}
-
-static void read_addresses(int fd, const struct sockaddr_storage *known, struct sockaddr_storage *local,
-			   struct sockaddr_storage *peer)
-{
-	socklen_t bytes = sizeof(*local);
-
-	memset(local, 0, sizeof(*local));
-	sys_call(SYS_getsockname, fd, (long)local, (long)&bytes, 0, 0, 0);
-	if (known) {
-		*peer = *known;
-		return;
-	}
-	memset(peer, 0, sizeof(*peer));
-	bytes = sizeof(*peer);
-	sys_call(SYS_getpeername, fd, (long)peer, (long)&bytes, 0, 0, 0);
+	memset(out, 0, sizeof(*out));
+	sys_call(call, fd, (long)out, (long)&bytes, 0, 0, 0);
 }
 
 static void reset(struct conn *conn)
@@ -117,17 +94,11 @@ static void reset(struct conn *conn)
 	conn->alone = false;
 	conn->left_sets = false;
 	conn->lingers = false;
-	conn->cookie = 0;
+	atomic_store(&conn->cookie, 0);
+	conn->believed = false;
 	atomic_store(&conn->opened, 0);
 	conn->extra = 0;
 	atomic_store(&conn->send_blocked, false);
-}
-
-uint64_t conn_cookie_of(int fd)
-{
-	uint64_t cookie = 0;
-
-	return get_option(fd, SOL_SOCKET, SO_COOKIE, &cookie, sizeof(cookie)) < 0 ? 0 : cookie;
 }
 
 static void name_slot(struct conn *conn)
@@ -136,7 +107,8 @@ static void name_slot(struct conn *conn)
 
 	if (!conn->slot || !conn->descriptors)
 		return;
-	read_addresses(conn->fds[0], NULL, &local, &peer);
+	read_address(SYS_getsockname, conn->fds[0], &local);
+	read_address(SYS_getpeername, conn->fds[0], &peer);
 	stats_slot_name(conn->slot, &local, &peer);
 }
 
@@ -158,8 +130,9 @@ struct opening {
 
 static void open_inside(int fd, const struct opening *how)
 {
-	struct sockaddr_storage local, peer;
+	struct sockaddr_storage local = { 0 }, peer;
 	struct lock_hold hold;
+	bool moves;
 	struct conn *conn = pool_take(&pool);
 
 	if (!conn)
@@ -169,7 +142,12 @@ static void open_inside(int fd, const struct opening *how)
 		return;
 	}
 	reset(conn);
-	read_addresses(fd, how->peer, &local, &peer);
+	if (how->peer)
+		peer = *how->peer;
+	else
+		read_address(SYS_getpeername, fd, &peer);
+	if (how->role == ROLE_SERVER)
+		read_address(SYS_getsockname, fd, &local);
 	conn->peer_key = choose_peer_key((struct sockaddr *)&peer);
 	conn->role = how->role;
 	conn->policy = choose_policy(how->role, (struct sockaddr *)(how->role == ROLE_SERVER ? &local : &peer));
@@ -185,14 +163,19 @@ static void open_inside(int fd, const struct opening *how)
 	stats_publish();
 	table_own_refresh();
 	conn->slot = stats_slot_open(how->role, conn->policy, fd);
+	moves = !how->plain && conn->policy != PATH_COPY;
+	if (how->role == ROLE_CLIENT && !(moves && engine_asks_names(conn, &peer)))
+		read_address(SYS_getsockname, fd, &local);
 	stats_slot_name(conn->slot, &local, &peer);
 	conn->fds[0] = fd;
 	conn->descriptors = 1;
-	if (!how->plain && conn->policy != PATH_COPY) {
-		conn->cookie = conn_cookie_of(fd);
+	if (moves) {
+		conn->believed = how->role == ROLE_CLIENT && table_was_made(fd);
+		if (!conn->believed)
+			atomic_store(&conn->cookie, conn_cookie_of(fd));
 		engine_open(conn, &local, &peer);
 	}
-	atomic_store(&conn->mode, how->plain || conn->policy == PATH_COPY ? CONN_PLAIN : CONN_ACTIVE);
+	atomic_store(&conn->mode, moves ? CONN_ACTIVE : CONN_PLAIN);
 	table_put(fd, (uintptr_t)conn);
 	lock_give(&conn->lock, &hold);
 	if (conn_active(conn) && conn->policy != PATH_SG)
@@ -226,7 +209,7 @@ struct conn *conn_take_in(int fd)
 	open_as(fd, &(struct opening){ .role = ROLE_SERVER, .plain = true, .always = true });
 	conn = table_conn(fd);
 	if (conn)
-		conn->cookie = conn_cookie_of(fd);
+		atomic_store(&conn->cookie, conn_cookie_of(fd));
 	return conn;
 }
 
@@ -268,11 +251,6 @@ bool conn_enter(struct conn *conn, int fd, struct lock_hold *hold)
 void conn_leave(struct conn *conn, const struct lock_hold *hold)
 {
 	lock_give(&conn->lock, hold);
-}
-
-bool conn_is_same(const struct conn *conn, int fd)
-{
-	return conn->cookie && conn_cookie_of(fd) == conn->cookie;
 }
 
 int conn_fd(const struct conn *conn)
@@ -362,6 +340,7 @@ void conn_close(int fd)
 {
 	struct conn *conn = table_conn(fd);
 
+	table_makes(fd, false);
 	if (!conn) {
 		if (table_entry(fd) != TABLE_UNKNOWN && table_entry(fd) != TABLE_OWN && conn_process_is_ours()) {
 			gate_enter(); /* a child that finds the number, but no set any more, would free it again */
@@ -401,7 +380,7 @@ void conn_dup(int from, int to)
 	if (!conn || (uint32_t)to >= table_size || !conn_enter(conn, from, &hold))
 		return;
 	/* Another thread may have closed `from`, and opened it again: then this is what it was before. */
-	if (conn->cookie && !guest_sandboxed() && !conn_is_same(conn, to)) {
+	if (conn_identify(conn, from) && !guest_sandboxed() && !conn_is_same(conn, to)) {
 		conn_leave(conn, &hold);
 		return;
 	}

@@ -145,7 +145,8 @@ struct conn {
 	_Atomic int fds[CONN_DESCRIPTORS];
 	_Atomic int descriptors;   /* used entries of fds; more make it plain */
 	int extra;		   /* duplicates that are not followed */
-	uint64_t cookie;	   /* SO_COOKIE */
+	_Atomic uint64_t cookie;   /* SO_COOKIE; 0: not known, see conn_identify() */
+	bool believed;		   /* to be the TCP socket that socket() made */
 	_Atomic uint64_t opened;   /* ns: before its connect(), behind its accept(); 0: not known */
 	uint64_t peer_key;	   /* hash of the peer's address, for what is remembered of destinations */
 	_Atomic uint64_t *token;   /* NULL: not shared by a fork */
@@ -231,7 +232,19 @@ void conn_leave(struct conn *conn, const struct lock_hold *hold);
  * Whether fd is the socket that it was when the connection was opened: a number can be closed and used again by system calls
  * that nobody sees. Under the lock.
  */
-bool conn_is_same(const struct conn *conn, int fd);
+bool conn_is_same(struct conn *conn, int fd);
+
+/*
+ * Returns the connection's cookie, which is asked for by fd if it is not known yet; 0 if it can't be known, or if fd is no TCP socket. At the
+ * latest before the first call that moves data: whatever goes by the connection's bytes would be told of another's.
+ */
+uint64_t conn_identify(struct conn *conn, int fd);
+
+/* After socket(): what was asked for. */
+void conn_socket_made(int fd, int domain, int type, int protocol);
+
+/* Returns whether the kernel says that it is a TCP socket. */
+bool conn_is_tcp(int fd);
 
 /* A descriptor that names the connection at present, -1 if none. Under the lock. */
 int conn_fd(const struct conn *conn);

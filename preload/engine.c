@@ -280,7 +280,7 @@ static void let_go(struct conn *conn, struct engine *engine, int fd)
 		lane_reads(&engine->channel.in, false);
 }
 
-bool engine_is_held(const struct conn *conn, int fd)
+bool engine_is_held(struct conn *conn, int fd)
 {
 	return conn->holder.counts && !conn->goes && conn_is_same(conn, fd);
 }
@@ -500,7 +500,7 @@ static struct conn *conn_of_lock(const struct lock *lock)
 }
 
 /* Returns a descriptor that certainly names the connection's socket, or -1. */
-static int socket_of(const struct conn *conn)
+static int socket_of(struct conn *conn)
 {
 	int fd = conn_fd(conn);
 

@@ -113,7 +113,13 @@ static inline bool engine_serves(enum zc_path policy)
 	return policy == PATH_BSDP || policy == PATH_ZSDP || policy == PATH_AZSDP || policy == PATH_AUTO;
 }
 
-/* Gives a new connection an engine if its policy and its addresses allow one. Under the connection's lock. */
+/*
+ * Whether a new connection to this peer gets an engine wherever the peer is: the own address is asked for when it looks for its peer, which
+ * it may never do.
+ */
+bool engine_asks_names(const struct conn *conn, const struct sockaddr_storage *peer);
+
+/* Gives a new connection an engine if its policy and its addresses allow one; `local` may be unknown (engine_asks_names()). Under its lock. */
 void engine_open(struct conn *conn, const struct sockaddr_storage *local, const struct sockaddr_storage *peer);
 
 /*
@@ -232,7 +238,7 @@ void engine_goes(struct conn *conn);
  * Whether this process still holds the connection, and the descriptor names it: what is done to a connection behind its thread's
  * back must not meet another one that has the number by now. Under the lock `in`, which a close() waits for.
  */
-bool engine_is_held(const struct conn *conn, int fd);
+bool engine_is_held(struct conn *conn, int fd);
 void engine_gives_up(struct conn *conn, struct engine *engine);
 void engine_stays(struct conn *conn);
 

@@ -106,7 +106,13 @@ static void met(struct conn *conn, struct engine *engine, int fd)
 	log_trace("met its peer on this host");
 }
 
-static bool names_are_known(struct engine *engine, int fd)
+bool engine_asks_names(const struct conn *conn, const struct sockaddr_storage *peer)
+{
+	return engine_serves(conn->policy) && settings.transport != TRANSPORT_NONE && far_possible() &&
+	       !(far_compares(conn) && far_compare_is_vain(peer)) && !atomic_load(&guest_rings);
+}
+
+static bool names_are_known(const struct conn *conn, struct engine *engine, int fd)
 {
 	socklen_t bytes = sizeof(engine->names.local);
 
@@ -114,7 +120,10 @@ static bool names_are_known(struct engine *engine, int fd)
 		return false;
 	engine->names.space = meet_space(fd);
 	bytes = sizeof(engine->names.peer);
-	return sys_call(SYS_getpeername, fd, (long)&engine->names.peer, (long)&bytes, 0, 0, 0) >= 0;
+	if (sys_call(SYS_getpeername, fd, (long)&engine->names.peer, (long)&bytes, 0, 0, 0) < 0)
+		return false;
+	stats_slot_name(conn->slot, &engine->names.local, &engine->names.peer);
+	return true;
 }
 
 int engine_make_channel(struct conn *conn, struct engine *engine)
@@ -288,7 +297,11 @@ static void try_to_meet(struct conn *conn, struct engine *engine, int fd)
 	bool client = engine->role == ROLE_CLIENT;
 	int rc = -EAGAIN;
 
-	if (!engine->far.begun && !names_are_known(engine, fd))
+	if (!conn_identify(conn, fd) && conn->believed) { /* what socket() made was closed unseen */
+		engine_stays_alone(conn, engine, REASON_DETACHED);
+		return;
+	}
+	if (!engine->far.begun && !names_are_known(conn, engine, fd))
 		return; /* not connected yet */
 	if (!meet_is_local(&engine->names)) {
 		step_far(conn, engine, fd);
@@ -337,6 +350,8 @@ void engine_step(struct conn *conn, struct engine *engine, int fd)
 	uint32_t calls = atomic_fetch_add_explicit(&engine->calls, 1, memory_order_relaxed) + 1;
 	struct lock_hold in, out;
 
+	if (calls == 1)
+		conn_identify(conn, fd);
 	if (calls < engine->next_try || guest_sandboxed() || atomic_load(&guest_rings) || atomic_load(&conn->sg.held))
 		return;
 	if (atomic_load(&engine->far.state) == FAR_APART && !far_ready() && !far_failed())

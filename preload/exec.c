@@ -67,8 +67,9 @@ static void add_name(struct names *names, int fd)
 		names->fds[names->count++] = fd;
 }
 
-static void find_names(const struct exec *exec, const struct conn *conn, const struct scan *scan, struct names *names)
+static void find_names(const struct exec *exec, struct conn *conn, const struct scan *scan, struct names *names)
 {
+	uint64_t cookie = conn_identify(conn, conn_fd(conn));
 	bool spawned = exec->actions && atomic_load(&conn->spawned) == exec->actions;
 
 	*names = (struct names){ .handed = exec->spawns ? spawned : conn->handed };
@@ -77,11 +78,11 @@ static void find_names(const struct exec *exec, const struct conn *conn, const s
 		add_name(names, conn->spawned_fd);
 	}
 	for (int i = 0; i < conn->descriptors; i++) {
-		if (conn_stays_open(conn->fds[i]) && conn_cookie_of(conn->fds[i]) == conn->cookie)
+		if (conn_stays_open(conn->fds[i]) && conn_cookie_of(conn->fds[i]) == cookie)
 			add_name(names, conn->fds[i]);
 	}
 	for (int fd = 0; fd < SCAN; fd++) {
-		if (scan->cookies[fd] != conn->cookie)
+		if (scan->cookies[fd] != cookie)
 			continue;
 		names->handed |= !exec->spawns && table_conn(fd) != conn;
 		add_name(names, fd);

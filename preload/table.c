@@ -14,6 +14,7 @@
 #include "rdma/later.h"
 
 _Atomic uintptr_t *table;
+_Atomic bool *table_made;
 uint32_t table_size;
 
 #define OWN_MAX 16
@@ -23,9 +24,10 @@ static _Atomic int own_highest = -1;
 
 int table_start(void)
 {
-	table = sys_map(TABLE_DESCRIPTORS * sizeof(*table), MAP_PRIVATE | MAP_NORESERVE);
+	table = sys_map(TABLE_DESCRIPTORS * (sizeof(*table) + sizeof(*table_made)), MAP_PRIVATE | MAP_NORESERVE);
 	if (!table)
 		return -ENOMEM;
+	table_made = (_Atomic bool *)(table + TABLE_DESCRIPTORS);
 	table_size = TABLE_DESCRIPTORS;
 	return 0;
 }

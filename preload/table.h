@@ -26,7 +26,21 @@ enum { TABLE_UNKNOWN = 0, TABLE_OTHER = 1, TABLE_OWN = 2, TABLE_EARLY = 3, TABLE
 extern _Atomic uintptr_t *table;
 extern uint32_t table_size; /* 0 before table_start() */
 
-/* Reserves the table's address space (8 MiB, nothing touched). Returns 0 or -ENOMEM. */
+/* Whether the last socket() that is known to have made the number made a TCP socket. Another may have its number since. */
+extern _Atomic bool *table_made;
+
+static inline bool table_was_made(int fd)
+{
+	return (uint32_t)fd < table_size && atomic_load_explicit(&table_made[fd], memory_order_relaxed);
+}
+
+static inline void table_makes(int fd, bool tcp)
+{
+	if ((uint32_t)fd < table_size && atomic_load_explicit(&table_made[fd], memory_order_relaxed) != tcp)
+		atomic_store_explicit(&table_made[fd], tcp, memory_order_relaxed);
+}
+
+/* Reserves the table's address space (9 MiB, nothing touched). Returns 0 or -ENOMEM. */
 int table_start(void);
 
 static inline uintptr_t table_entry(int fd)

@@ -413,8 +413,8 @@ ssize_t zerocopy_send(struct conn *conn, int fd, const struct iovec *iov, int co
 				conn_leave(conn, &hold);
 			return at.left < all ? (ssize_t)(all - at.left) : -EBADF;
 		}
-		cookie = entered ? conn->cookie : 0;
 		why = entered ? prepare(conn, fd) : REASON_DETACHED;
+		cookie = entered ? conn->cookie : 0;
 		rc = why == REASON_NONE ? push(conn, fd, &at, flags, at.left < all) : -EAGAIN;
 		if (entered)
 			conn_leave(conn, &hold);
