@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """
 N: what a connection costs where zc has no peer, on a host with an RDMA device: connecting, a byte there and back, closing, many times one
-after the other, to a host without RDMA and to one with it whose server runs without zc. Plain TCP and zc in turn.
+after the other, to a host without RDMA and to one with it whose server runs without zc. Plain TCP and zc in turn, in many short runs: the
+machine drifts by more than what is looked for, and plain TCP is run twice to tell by how much.
 """
 import json
 import pathlib
@@ -20,13 +21,15 @@ PEERS = {
     "alone": ("a host with RDMA, its server without zc", [], network.Rdma.server_address),
 }
 # What is asked of auto by default, and of a path that would use RDMA if anybody answered.
-STACKS = {"tcp": {}, "auto": {"ZC_PATH": "auto"}, "bsdp": {"ZC_PATH": "bsdp"}, "bsdp, forced": {"ZC_PATH": "bsdp", "ZC_TRANSPORT": "verbs"}}
+AGAIN = "tcp, again"
+STACKS = {stacks.PLAIN: None, AGAIN: None, "auto": {"ZC_PATH": "auto"}, "bsdp": {"ZC_PATH": "bsdp"}, "bsdp, forced": {"ZC_PATH": "bsdp", "ZC_TRANSPORT": "verbs"}}
+TURNS = 4  # in each round of the others
 START_S, LIMIT_S = 20, 120
 
 
 def keys(repeats):
     names = list(STACKS)
-    return [{"peer": peer, "stack": stack, "repeat": repeat} for repeat in range(repeats) for peer in PEERS
+    return [{"peer": peer, "stack": stack, "repeat": repeat} for repeat in range(repeats * TURNS) for peer in PEERS
             for stack in names[repeat % len(names):] + names[:repeat % len(names)]]
 
 
@@ -45,7 +48,7 @@ class Connects:
     def _measure(self, key):
         _, where, address = PEERS[key["peer"]]
         settings = STACKS[key["stack"]]
-        environment = {"LD_PRELOAD": str(self.files["library"]), **settings} if key["stack"] != stacks.PLAIN else {}
+        environment = {"LD_PRELOAD": str(self.files["library"]), **settings} if settings is not None else {}
         tool, ends, printed = str(self.files["connects"]), [], self.scratch / "printed"
         try:
             server = Program([*where, tool, "serve", address], self.scratch / "errors-server", subprocess.PIPE)

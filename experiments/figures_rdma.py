@@ -2,7 +2,7 @@
 """The section RDMA of docs/figures.md: a results folder of the profile rdma."""
 import re
 
-from experiments import connects, data, environment, failover, figures_engine, goals, goals_rdma, network
+from experiments import connects, data, environment, failover, figures_engine, goals, goals_rdma, network, stacks
 
 HEADING = "## RDMA"
 WORDS = (
@@ -28,7 +28,8 @@ FAILOVER_COLUMNS = {"before_gbit_s": "before, Gbit/s", "meanwhile_gbit_s": "mean
                     "pause_s": "longest pause, s", "rdma_before": "of it by RDMA, before", "rdma_after": "afterwards"}
 CONNECTS_WORDS = (
     "Connections from a host with a device to a peer without zc, one after the other: connect(), and all of it with a byte there, a byte back "
-    "and the close. `forced` is ZC_TRANSPORT=verbs.\n"
+    "and the close. `forced` is ZC_TRANSPORT=verbs. `tcp, again` is plain TCP once more: by so much two runs of the same differ. Medians, "
+    "and the middle half of the runs.\n"
 )
 CONNECTS_COLUMNS = {"connect_p50_us": "connect(), µs, median of a run", "connect_p90_us": "of ten the ninth",
                     "whole_p50_us": "the whole connection, µs", "whole_p90_us": "of ten the ninth", "rdma_packets": "packets of RDMA, a run"}
@@ -47,6 +48,11 @@ def number(value):
 
 def spread(values):
     return f"{number(values.median())} ({number(values.min())}–{number(values.max())})" if len(values) else "—"
+
+
+def middle(values):
+    """Of many short runs: the median and the middle half."""
+    return f"{number(values.median())} ({number(values.quantile(0.25))}–{number(values.quantile(0.75))})" if len(values) else "—"
 
 
 def beside(its, mode, size):
@@ -119,8 +125,15 @@ def connects_table(its, table):
         for stack in connects.STACKS:
             rows = its.connects[(its.connects.peer == name) & (its.connects["stack"] == stack)]
             if len(rows):
-                lines.append([words, stack, *(spread(rows[column]) for column in CONNECTS_COLUMNS)])
-    return table(["", "path", *CONNECTS_COLUMNS.values()], lines)
+                lines.append([words, stack, *(middle(rows[column]) for column in CONNECTS_COLUMNS), *times_plain(its, rows)])
+    return table(["", "path", *CONNECTS_COLUMNS.values(), "connect() × tcp", "the whole × tcp"], lines)
+
+
+def times_plain(its, rows):
+    """Of the runs of the same turn."""
+    keys = ["peer", "repeat"]
+    both = rows.merge(its.connects[its.connects["stack"] == stacks.PLAIN], on=keys, suffixes=("", "_plain"))
+    return [middle(both[name] / both[f"{name}_plain"]) for name in ("connect_p50_us", "whole_p50_us")]
 
 
 def counts(its, stack):
