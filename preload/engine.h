@@ -77,6 +77,7 @@ struct engine {
 	uint64_t ring_bytes; /* of the stream, so far: the others are the kernel's */
 	bool nodelay, cork;  /* the program's own options: on the ring the socket has others */
 	bool owes_options;   /* and it has them until the rest of this send is out */
+	bool pushes;	     /* the library's own bytes are in front of the program's next ones */
 	uint64_t head_seen;  /* of the consumer at the last look */
 	uint32_t unlooked;   /* sends since then */
 	uint64_t looked;

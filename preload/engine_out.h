@@ -26,6 +26,12 @@ bool engine_enter_ring(struct conn *conn, struct engine *engine, int fd);
 bool engine_takes_over(struct conn *conn, struct engine *engine, int fd, size_t bytes);
 void engine_restore_options(struct engine *engine, int fd);
 
+/*
+ * Behind a raw send: with Nagle's algorithm it waits for the acknowledgement of what the library has sent in front of it, a doorbell or
+ * what a broken queue pair owed, which the program knows nothing of. It need not. Under no lock of the engine's.
+ */
+void engine_push(struct conn *conn, int fd);
+
 /* Rings if a peer on another host has gone to sleep without having seen all. */
 void engine_ring_late(struct conn *conn, struct engine *engine, int fd);
 

@@ -39,6 +39,7 @@ static bool switch_lane(struct conn *conn, struct engine *engine)
 		return false;
 	if (far_is(engine))
 		far_leaves(conn, engine);
+	engine->pushes = true;
 	stats_conn(conn->slot, STAT_CONN_SWITCHES, 1);
 	return true;
 }
@@ -425,6 +426,7 @@ bool engine_was_refused(const struct engine *engine, uint32_t *seen)
 void engine_raw_ends(struct engine_raw *raw)
 {
 	struct lock_hold hold;
+	bool pushes = false;
 	uint64_t bytes;
 
 	if (__builtin_expect(!raw->conn, 1))
@@ -442,10 +444,15 @@ void engine_raw_ends(struct engine_raw *raw)
 			far_compare_sent(raw->engine, bytes, raw->begun);
 		if (raw->engine->owes_options && !raw->engine->raw_sending && conn_is_same(raw->conn, raw->fd)) {
 			raw->engine->owes_options = false;
+			raw->engine->pushes = false;
 			engine_restore_options(raw->engine, raw->fd);
 		}
+		pushes = raw->engine->pushes && bytes;
+		raw->engine->pushes &= !bytes;
 		lock_give(&raw->engine->out, &hold);
 	}
+	if (__builtin_expect(pushes, 0))
+		engine_push(raw->conn, raw->fd);
 	engine_leave(raw->conn);
 	raw->conn = NULL;
 }

@@ -10,6 +10,7 @@
 #include "preload/engine_in.h"
 #include "preload/engine_out.h"
 #include "preload/far.h"
+#include "preload/guest.h"
 
 #define SMALL_BYTES 4096 /* of a send: larger ones are received as fast by TCP as the ring is filled */
 #define WAIT_NS 200000	 /* of a send */
@@ -70,6 +71,20 @@ void engine_restore_options(struct engine *engine, int fd)
 		set_option(fd, TCP_NODELAY, false);
 	if (engine->cork)
 		set_option(fd, TCP_CORK, true);
+}
+
+void engine_push(struct conn *conn, int fd)
+{
+	struct lock_hold hold;
+
+	/* Under the connection's lock, for which the program's own TCP_CORK and TCP_NODELAY wait. */
+	if (guest_sandboxed() || !conn_enter(conn, fd, &hold))
+		return;
+	if (conn_is_same(conn, fd) && !option_of(fd, TCP_NODELAY) && !option_of(fd, TCP_CORK)) {
+		set_option(fd, TCP_NODELAY, true);
+		set_option(fd, TCP_NODELAY, false);
+	}
+	conn_leave(conn, &hold);
 }
 
 bool engine_has_option(int name)

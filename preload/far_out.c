@@ -259,6 +259,7 @@ static void resend(struct conn *conn, struct engine *engine, int fd)
 	if (rc == -EPROTO)
 		evict_reset(conn, fd);
 	far->out = FAR_OUT_FREE; /* also after an error: the program's next call meets it */
+	engine->pushes = true;
 	engine_restore_options(engine, fd);
 }
 

@@ -109,6 +109,18 @@ static void large_sends_do_not_wait(void **state)
 	assert_int_equal(engine->behind_ns, before);
 }
 
+/* The ring's last doorbell is not acknowledged yet: Nagle's algorithm would hold the raw bytes behind it. */
+static void small_raw_send_does_not_wait_behind_a_doorbell(void **state)
+{
+	lane_arm(&atomic_load(&conns[1]->engine)->channel.in);
+	acknowledge_late(ends[1]);
+	assert_int_equal(send_bytes(0, piece, MESSAGE), MESSAGE);
+	send_raw(MESSAGE);
+	assert_false(atomic_load(&lane_from(0)->shared->on_ring));
+	assert_int_equal(held_back(ends[0]), 0);
+	assert_int_equal(nodelay_of(ends[0]), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -116,6 +128,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(receiver_that_stands_still_is_hardly_waited_for, connect_ends,
 						close_ends),
 		cmocka_unit_test_setup_teardown(large_sends_do_not_wait, connect_ends, close_ends),
+		cmocka_unit_test_setup_teardown(small_raw_send_does_not_wait_behind_a_doorbell, connect_ends,
+						close_ends),
 	};
 
 	use_rings(65536);

@@ -5,6 +5,7 @@
 #include "rdma/guard.h"
 
 #define RUNS 60u
+#define SMALL 100
 
 static void lanes_are_on_their_rings_again_after_each_break(void **state)
 {
@@ -59,6 +60,37 @@ static void bytes_that_went_by_tcp_come_before_those_of_the_next_ring(void **sta
 	assert_true(meet());
 	put(CLIENT, PART);
 	assert_true(on_ring(CLIENT));
+	take_all(SERVER);
+}
+
+/* Nagle's algorithm would hold it until that is acknowledged; the program knows of nothing to be. */
+static void small_send_does_not_wait_behind_what_was_owed(void **state)
+{
+	exchange();
+	cut();
+	put(CLIENT, SMALL);
+	break_both();
+	acknowledge_late(ends[SERVER]);
+	put(CLIENT, SMALL);
+	assert_int_equal(held_back(ends[CLIENT]), 0);
+	assert_int_equal(nodelay_of(ends[CLIENT]), 0);
+	take_all(SERVER);
+}
+
+/* With options of its own it has what it asked for. */
+static void options_behind_what_was_owed_are_the_program_s(void **state)
+{
+	const int on = 1;
+
+	exchange();
+	cut();
+	put(CLIENT, SMALL);
+	break_both();
+	serve(CLIENT);
+	assert_int_equal(nodelay_of(ends[CLIENT]), 0);
+	assert_int_equal(setsockopt(ends[CLIENT], IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)), 0);
+	put(CLIENT, SMALL);
+	assert_int_equal(nodelay_of(ends[CLIENT]), 1);
 	take_all(SERVER);
 }
 
@@ -373,6 +405,8 @@ int main(void)
 		CASE(lanes_are_on_their_rings_again_after_each_break),
 		CASE(spin_is_as_long_as_the_device_is_far),
 		CASE(bytes_that_went_by_tcp_come_before_those_of_the_next_ring),
+		CASE(small_send_does_not_wait_behind_what_was_owed),
+		CASE(options_behind_what_was_owed_are_the_program_s),
 		CASE(end_that_owes_bytes_is_not_at_rest),
 		CASE(end_that_has_not_taken_the_rest_is_not_at_rest),
 		CASE(late_doorbells_that_nobody_receives_hold_up_no_rest),

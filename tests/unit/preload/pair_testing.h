@@ -4,12 +4,15 @@
 #define ZC_TESTS_PAIR_TESTING_H
 
 #include <linux/net_tstamp.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -46,6 +49,29 @@ static inline bool has_notices(int fd)
 	struct pollfd look = { .fd = fd };
 
 	return poll(&look, 1, 10000) == 1 && look.revents == POLLERR;
+}
+
+/* From here on it acknowledges what comes after 40 ms, unless it receives or sends. */
+static inline void acknowledge_late(int fd)
+{
+	assert_int_equal(setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &(int){ 0 }, sizeof(int)), 0);
+}
+
+/* Bytes that wait for an acknowledgement before they are sent at all. */
+static inline int held_back(int fd)
+{
+	int bytes = -1;
+
+	assert_int_equal(ioctl(fd, SIOCOUTQNSD, &bytes), 0);
+	return bytes;
+}
+
+static inline int nodelay_of(int fd)
+{
+	int value = -1;
+
+	assert_int_equal(getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &value, &(socklen_t){ sizeof(value) }), 0);
+	return value;
 }
 
 /* The first one may be known to the library. */
