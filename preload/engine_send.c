@@ -451,7 +451,7 @@ void engine_raw_ends(struct engine_raw *raw)
 		raw->engine->pushes &= !bytes;
 		lock_give(&raw->engine->out, &hold);
 	}
-	if (__builtin_expect(pushes, 0))
+	if (__builtin_expect(pushes, 0) && engine_met(raw->engine))
 		engine_push(raw->conn, raw->fd);
 	engine_leave(raw->conn);
 	raw->conn = NULL;

@@ -75,14 +75,19 @@ void engine_restore_options(struct engine *engine, int fd)
 
 void engine_push(struct conn *conn, int fd)
 {
-	struct lock_hold hold;
+	struct engine *engine = atomic_load(&conn->engine);
+	struct lock_hold hold, out;
 
-	/* Under the connection's lock, for which the program's own TCP_CORK and TCP_NODELAY wait. */
+	/* Under the connection's lock, for which the program's own TCP_CORK and TCP_NODELAY wait, and that of whoever moves the lane. */
 	if (guest_sandboxed() || !conn_enter(conn, fd, &hold))
 		return;
-	if (conn_is_same(conn, fd) && !option_of(fd, TCP_NODELAY) && !option_of(fd, TCP_CORK)) {
-		set_option(fd, TCP_NODELAY, true);
-		set_option(fd, TCP_NODELAY, false);
+	if (lock_take(&engine->out, &out)) {
+		if (!atomic_load(&engine->channel.out.shared->on_ring) && conn_is_same(conn, fd) &&
+		    !option_of(fd, TCP_NODELAY) && !option_of(fd, TCP_CORK)) {
+			set_option(fd, TCP_NODELAY, true);
+			set_option(fd, TCP_NODELAY, false);
+		}
+		lock_give(&engine->out, &out);
 	}
 	conn_leave(conn, &hold);
 }
