@@ -200,10 +200,8 @@ static void serve_link(struct conn *conn, struct engine *engine, struct far *far
 	struct verbs_conn *link;
 	bool armed = false, served = true;
 
-	if (far_leaves_to_program(conn, engine, far)) {
-		atomic_store(&far->left, true);
+	if (far_leaves_to_program(conn, engine, far))
 		return;
-	}
 	/* Before it arms: whoever takes its event from here on tells it. */
 	atomic_store(&far->left, false);
 	link = link_of(far);

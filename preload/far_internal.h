@@ -117,7 +117,10 @@ void far_unwatch(int fd);
 void far_took_event(struct conn *conn, const struct engine *engine);
 void far_took_notices(struct conn *conn, const struct engine *engine, bool looks);
 
-/* For the agent: whether the program's threads take what comes, and it need not. And: whether it looks after those soon. */
+/*
+ * For the agent: whether the program's threads take what comes, and it need not: then the lane is left to them (far->left). And: whether it looks
+ * after those soon.
+ */
 bool far_leaves_to_program(struct conn *conn, struct engine *engine, struct far *far);
 bool far_agent_ticks(void);
 

@@ -167,5 +167,9 @@ bool far_leaves_to_program(struct conn *conn, struct engine *engine, struct far 
 	if (waits != far->waits)
 		far->restless_since = now;
 	far->waits = waits;
-	return now - far->restless_since > RESTLESS_NS;
+	if (now - far->restless_since <= RESTLESS_NS)
+		return false;
+	atomic_store(&far->left, true);
+	/* What a thread of the program took from the device before it could see that, it has left to the agent. */
+	return !wants_bell(engine);
 }

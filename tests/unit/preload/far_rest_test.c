@@ -346,11 +346,28 @@ static void agent_leaves_a_lane_that_has_just_come_to_its_ring(void **state)
 
 	atomic_store(&far.used, true);
 	atomic_store(&out->waits, 1);
+	atomic_store(&out->waits_at, (uint32_t)atomic_load(&out->tail)); /* with nothing to ring for */
 	assert_false(far_leaves_to_program(conns[1], engine, &far));
 	assert_false(far_leaves_to_program(conns[1], engine, &far));
 	atomic_store(&far.enters, true);
 	assert_true(far_leaves_to_program(conns[1], engine, &far));
 	atomic_store(&out->waits, 3);
+	assert_false(far_leaves_to_program(conns[1], engine, &far));
+}
+
+/* A thread of the program had taken the peer's wish from the device, and left it to the agent, which was about to leave the lane to the program. */
+static void agent_leaves_no_wish_for_a_doorbell(void **state)
+{
+	struct engine *engine = atomic_load(&conns[1]->engine);
+	struct lane_shared *out = engine->channel.out.shared;
+
+	atomic_store(&far.used, true);
+	atomic_store(&out->waits, 1);
+	atomic_store(&out->waits_at, (uint32_t)atomic_load(&out->tail));
+	atomic_store(&far.enters, true);
+	assert_true(far_leaves_to_program(conns[1], engine, &far));
+	assert_true(atomic_load(&far.left));
+	atomic_fetch_sub(&out->waits_at, 1);
 	assert_false(far_leaves_to_program(conns[1], engine, &far));
 }
 
@@ -369,6 +386,7 @@ int main(void)
 		CASE(second_thread_sleeps_by_the_socket),
 		CASE(cancelled_thread_rises),
 		CASE(agent_leaves_a_lane_that_has_just_come_to_its_ring),
+		CASE(agent_leaves_no_wish_for_a_doorbell),
 	};
 #undef CASE
 
