@@ -229,7 +229,7 @@ bool conn_enter(struct conn *conn, int fd, struct lock_hold *hold);
 void conn_leave(struct conn *conn, const struct lock_hold *hold);
 
 /*
- * Whether fd is the socket that it was when the connection was opened: a number can be closed and used again by system calls
+ * Whether fd is the socket that it was when the connection was opened, or moved data first (conn_identify()): a number can be closed and used again by system calls
  * that nobody sees. Under the lock.
  */
 bool conn_is_same(struct conn *conn, int fd);

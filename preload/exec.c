@@ -77,11 +77,13 @@ static void find_names(const struct exec *exec, struct conn *conn, const struct 
 		add_name(names, conn->fds[0]); /* here, and there */
 		add_name(names, conn->spawned_fd);
 	}
+	if (!cookie)
+		return; /* it can't be told */
 	for (int i = 0; i < conn->descriptors; i++) {
-		if (cookie && conn_stays_open(conn->fds[i]) && conn_cookie_of(conn->fds[i]) == cookie)
+		if (conn_stays_open(conn->fds[i]) && conn_cookie_of(conn->fds[i]) == cookie)
 			add_name(names, conn->fds[i]);
 	}
-	for (int fd = 0; cookie && fd < SCAN; fd++) {
+	for (int fd = 0; fd < SCAN; fd++) {
 		if (scan->cookies[fd] != cookie)
 			continue;
 		names->handed |= !exec->spawns && table_conn(fd) != conn;

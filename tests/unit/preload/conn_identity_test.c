@@ -211,31 +211,38 @@ static void duplicate_of_what_had_the_number_before_is_not_the_connection(void *
 	real.close(other);
 }
 
-static void number_that_socket_made_long_ago_is_asked_about(void **state)
+/* A TCP socket is made and closed. Returns its number, which the next one gets. */
+static int make_and_close(void)
 {
-	int fd = socket(AF_INET, SOCK_STREAM, 0), other;
+	int fd;
 
 	start_library();
+	fd = socket(AF_INET, SOCK_STREAM, 0);
 	conn_close(fd);
 	real.close(fd);
-	other = (int)sys_call(SYS_socket, AF_INET, SOCK_DGRAM, 0, 0, 0, 0);
-	assert_int_equal(other, fd);
-	assert_int_equal(connect(other, (struct sockaddr *)&address, sizeof(address)), 0);
-	assert_null(table_conn(other));
-	real.close(other);
+	return fd;
+}
+
+static void assert_left_alone(int fd, int expected)
+{
+	assert_int_equal(fd, expected);
+	assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+	assert_null(table_conn(fd));
+	real.close(fd);
+}
+
+static void number_that_socket_made_long_ago_is_asked_about(void **state)
+{
+	int fd = make_and_close();
+
+	assert_left_alone((int)sys_call(SYS_socket, AF_INET, SOCK_DGRAM, 0, 0, 0, 0), fd);
 }
 
 static void socket_that_is_none_of_tcp_is_asked_about(void **state)
 {
-	int fd = socket(AF_INET, SOCK_STREAM, 0), other;
+	int fd = make_and_close();
 
-	conn_close(fd);
-	real.close(fd);
-	other = socket(AF_INET, SOCK_DGRAM, 0);
-	assert_int_equal(other, fd);
-	assert_int_equal(connect(other, (struct sockaddr *)&address, sizeof(address)), 0);
-	assert_null(table_conn(other));
-	real.close(other);
+	assert_left_alone(socket(AF_INET, SOCK_DGRAM, 0), fd);
 }
 
 static void own_name_is_told_once_it_is_asked_for(void **state)
