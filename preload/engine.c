@@ -255,7 +255,7 @@ static void close_lanes(struct conn *conn, struct engine *engine, int fd)
 		evict_bells(engine, fd);
 	}
 	/* It may have come meanwhile; and behind a break what the peer had sent may come again in a moment. */
-	if (evict_has_rest(engine) || far_part_is_owed(&engine->far, &engine->channel.in)) {
+	if (evict_has_rest(engine) || (!engine->far.elsewhere && far_part_is_owed(&engine->far, &engine->channel.in))) {
 		sys_call(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, (long)&reset, sizeof(reset), 0);
 		conn->lingers = true;
 	}

@@ -232,19 +232,33 @@ static bool carry(struct exec *exec, struct conn *conn, struct engine *engine, c
 	return tell(exec->memory, kept->other, conn, names);
 }
 
+/*
+ * The new program takes of the stream what nobody counts here: so that it is not here is no reason for a close to reset what others have.
+ * Who has it by chance may take nothing: to a process that receives on, an end before all has come is none.
+ */
+static void goes_along(const struct exec *exec, struct engine *engine, bool takes)
+{
+	engine->far.elsewhere = true;
+	if (takes && (exec->spawns || !is_ours()))
+		engine->far.owed = 0;
+}
+
 /* A connection that the new program inherits. Under the lock `in`. Returns whether its descriptors name it yet. */
 static bool hand_over_lane(struct exec *exec, struct conn *conn, struct engine *engine, const struct names *names)
 {
 	if (leave_to_others(exec, conn, engine, names))
 		return false;
-	if (evict_in(conn, engine, names->fds[0]))
+	if (evict_in(conn, engine, names->fds[0])) {
+		goes_along(exec, engine, names->handed);
 		return true;
+	}
 	if (leave_to_others(exec, conn, engine, names))
 		return false;
 	if (exec->spawns && !names->handed)
 		return true; /* it has leaked to a child in which nothing can be put in its place */
 	if (target(exec) != TARGET_OURS || !carry(exec, conn, engine, names))
 		evict_reset(conn, names->fds[0]);
+	goes_along(exec, engine, true);
 	return true;
 }
 

@@ -98,6 +98,7 @@ struct far_part {
 	uint64_t skip;	      /* bytes of the stream that are here already */
 	_Atomic bool partial; /* of what is to come by TCP and is no data, a part is there */
 	uint64_t owed;	      /* stream position up to which the peer has promised to send by TCP */
+	bool elsewhere;	      /* a program that was executed has the socket, too: what it takes is not counted */
 	_Atomic bool
 		nonsense; /* the peer has sent what can't be, or what is here can't be told: the connection is over */
 };
