@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "far_pair_testing.h"
-#include "preload/evict.h"
 #include "preload/exec.h"
 
 /* What the connecting end has put since is on its way by TCP, and the accepting end has heard of that. */
@@ -24,13 +23,13 @@ static int promise(void **state)
 }
 
 /* As inetd does it: the connection is the new program's standard input, or it has it by chance. */
-static void execute(pid_t (*begins)(void), bool handed)
+static void execute(bool by_vfork, bool handed)
 {
 	static const struct target_name name = { .dir = AT_FDCWD, .path = "/bin/true" };
 	const int input = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 100);
 	struct exec exec;
 	int status;
-	pid_t child = begins == vfork ? vfork() : fork();
+	pid_t child = by_vfork ? vfork() : fork();
 
 	if (!child) {
 		if (handed) {
@@ -38,9 +37,9 @@ static void execute(pid_t (*begins)(void), bool handed)
 			conn_dup(ends[SERVER], STDIN_FILENO);
 		}
 		exec_begins(&exec, &name, environ);
+		/* Else it would be the parent's, too: it has one memory with its child of vfork. */
 		if (handed)
-			conn_close(
-				STDIN_FILENO); /* else it would be the parent's, too: it has one memory with its child of vfork */
+			conn_close(STDIN_FILENO);
 		_exit(0);
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
@@ -78,21 +77,21 @@ static void close_before_it_has_come_is_a_reset(void **state)
 
 static void close_behind_an_exec_of_a_child_of_vfork_is_none(void **state)
 {
-	execute(vfork, true);
+	execute(true, true);
 	new_program_receives();
 	assert_false(close_resets());
 }
 
 static void close_behind_an_exec_of_a_child_is_none(void **state)
 {
-	execute(fork, true);
+	execute(false, true);
 	new_program_receives();
 	assert_false(close_resets());
 }
 
 static void close_behind_an_exec_that_got_it_by_its_number_is_none(void **state)
 {
-	execute(vfork, false);
+	execute(true, false);
 	new_program_receives();
 	assert_false(close_resets());
 }
@@ -110,7 +109,7 @@ static ssize_t ends_with(void)
 
 static void end_behind_what_the_new_program_took_is_one(void **state)
 {
-	execute(vfork, true);
+	execute(true, true);
 	new_program_receives();
 	assert_int_equal(ends_with(), 0);
 }
@@ -119,7 +118,7 @@ static void end_behind_what_the_new_program_took_is_one(void **state)
 static void end_before_all_has_come_is_none_though_a_child_has_the_socket(void **state)
 {
 	engine_of(SERVER)->far.owed += PART;
-	execute(fork, false);
+	execute(false, false);
 	assert_int_equal(ends_with(), -ECONNRESET);
 }
 
