@@ -6,36 +6,23 @@
 #include <errno.h>
 #include <string.h>
 
+#include "rdma/avail_internal.h"
 #include "rdma/lane_record.h"
 #include "rdma/source_internal.h"
 
-#define RUN 8		  /* sources that are fetched at one time */
 #define DIRECT_MIN 16384u /* bytes of a receive that are worth a READ of their own */
 #define LOOKS 3		  /* at a word that the sender changes once */
 #define AVAIL_RECORD (sizeof(struct record) + padded(sizeof(struct avail)))
-#define AHEAD_GETS (3 * RUN)
 
-/* What is known of a source (source_in.known). */
-enum { ANNOUNCED, KEPT, HERE };
-
-/* Bytes of a source, from `from` on, and where they go. */
-struct piece {
-	struct avail avail;
-	const struct iovec *iov;
-	size_t skip;
-	uint32_t from, bytes;
-	int count;
-	bool done, asked; /* the sender's word: what was read counts by that */
-};
-
-static uint32_t state_of(const struct lane *lane, uint32_t number)
+uint32_t avail_state(const struct lane *lane, uint32_t number)
 {
 	const struct source_in *in = lane->in;
 
-	return in->known[number % SOURCE_SLOTS].number == number ? in->known[number % SOURCE_SLOTS].state : ANNOUNCED;
+	return in->known[number % SOURCE_SLOTS].number == number ? in->known[number % SOURCE_SLOTS].state :
+								   AVAIL_ANNOUNCED;
 }
 
-static void note_state(struct lane *lane, uint32_t number, uint32_t state)
+void avail_note(struct lane *lane, uint32_t number, uint32_t state)
 {
 	lane->in->known[number % SOURCE_SLOTS].number = number;
 	lane->in->known[number % SOURCE_SLOTS].state = state;
@@ -43,7 +30,7 @@ static void note_state(struct lane *lane, uint32_t number, uint32_t state)
 }
 
 /* What the record at that position says, in bounds. Returns 0 or -EPROTO. */
-static int read_avail(const struct lane *lane, uint64_t head, struct avail *out)
+int avail_read(const struct lane *lane, uint64_t head, struct avail *out)
 {
 	struct record record = record_read(lane, head);
 
@@ -58,7 +45,7 @@ size_t avail_left(const struct lane *lane, uint64_t head, uint32_t taken)
 {
 	struct avail avail;
 
-	return !read_avail(lane, head, &avail) && avail.bytes > taken ? avail.bytes - taken : 0;
+	return !avail_read(lane, head, &avail) && avail.bytes > taken ? avail.bytes - taken : 0;
 }
 
 bool avail_is_missing(const struct lane *lane, uint64_t head)
@@ -66,7 +53,7 @@ bool avail_is_missing(const struct lane *lane, uint64_t head)
 	struct avail avail;
 
 	return lane->in && atomic_load(&lane->in->gone) &&
-	       (read_avail(lane, head, &avail) < 0 || state_of(lane, avail.number) != HERE);
+	       (avail_read(lane, head, &avail) < 0 || avail_state(lane, avail.number) != AVAIL_HERE);
 }
 
 static size_t space_of(const struct iovec *iov, int count, size_t skip)
@@ -93,7 +80,7 @@ static int plan(const struct lane *lane, const struct piece *piece, struct avail
 				     .iov = piece->iov,
 				     .count = piece->count,
 				     .skip = piece->skip };
-	if (state_of(lane, avail->number) != KEPT)
+	if (avail_state(lane, avail->number) != AVAIL_KEPT)
 		return 1;
 	out[0].address = avail->area + at;
 	out[0].key = avail->area_key;
@@ -106,7 +93,7 @@ static int plan(const struct lane *lane, const struct piece *piece, struct avail
 }
 
 /* Where the word of a source comes to. */
-static _Atomic uint64_t *word_of(const struct lane *lane, uint32_t number)
+_Atomic uint64_t *avail_word(const struct lane *lane, uint32_t number)
 {
 	return &lane->sources->slot[number % SOURCE_SLOTS].word;
 }
@@ -114,14 +101,14 @@ static _Atomic uint64_t *word_of(const struct lane *lane, uint32_t number)
 /* What the sender's word says of bytes that were read before it was. Returns 0 or -errno. */
 static int learn(struct lane *lane, struct piece *piece)
 {
-	uint64_t word = atomic_load(word_of(lane, piece->avail.number));
+	uint64_t word = atomic_load(avail_word(lane, piece->avail.number));
 	uint32_t state = SOURCE_STATE(word);
 
 	if (SOURCE_NUMBER(word) != piece->avail.number)
 		return -EPROTO;
 	piece->done = state == SOURCE_ANNOUNCED;
 	if (state == SOURCE_KEPT)
-		note_state(lane, piece->avail.number, KEPT);
+		avail_note(lane, piece->avail.number, AVAIL_KEPT);
 	return state == SOURCE_ANNOUNCED || state == SOURCE_KEPT ? 0 : state == SOURCE_LOST ? -ECONNRESET : -EPROTO;
 }
 
@@ -133,7 +120,7 @@ static bool is_next_slot(const struct avail *avail, const struct avail *before)
 }
 
 /* The GETs for the words of what is read with them, behind it. Returns how many. */
-static int ask_words(struct lane *lane, struct piece *pieces, int count, struct avail_get *out, struct iovec *words)
+int avail_ask_words(struct lane *lane, struct piece *pieces, int count, struct avail_get *out, struct iovec *words)
 {
 	const struct avail *before = NULL;
 	int asked = 0;
@@ -141,7 +128,7 @@ static int ask_words(struct lane *lane, struct piece *pieces, int count, struct 
 	for (int i = 0; i < count; i++) {
 		const struct avail *avail = &pieces[i].avail;
 
-		pieces[i].asked = !pieces[i].done && state_of(lane, avail->number) != KEPT;
+		pieces[i].asked = !pieces[i].done && avail_state(lane, avail->number) != AVAIL_KEPT;
 		pieces[i].done |= !pieces[i].asked; /* what was kept: once this has been read */
 		if (!pieces[i].asked)
 			continue;
@@ -153,7 +140,7 @@ static int ask_words(struct lane *lane, struct piece *pieces, int count, struct 
 		}
 		before = avail;
 		/* Into memory that a device knows already; between hosts nothing else is there. */
-		words[asked].iov_base = word_of(lane, avail->number);
+		words[asked].iov_base = avail_word(lane, avail->number);
 		words[asked].iov_len = sizeof(uint64_t);
 		out[asked] = (struct avail_get){ .address = avail->word,
 						 .key = avail->word_key,
@@ -173,15 +160,15 @@ static int bring(struct lane *lane, struct piece *pieces, int count)
 	struct source_in *in = lane->in;
 
 	for (int looks = 0; looks < LOOKS; looks++) {
-		struct avail_get gets[3 * RUN];
-		struct iovec words[RUN];
+		struct avail_get gets[3 * AVAIL_RUN];
+		struct iovec words[AVAIL_RUN];
 		int planned = 0, rc;
 
 		for (int i = 0; i < count; i++)
 			planned += pieces[i].done ? 0 : plan(lane, &pieces[i], gets + planned);
 		if (!planned)
 			return 0;
-		planned += ask_words(lane, pieces, count, gets + planned, words);
+		planned += avail_ask_words(lane, pieces, count, gets + planned, words);
 		rc = in->avail->get(in->avail_context, gets, planned);
 		for (int i = 0; i < count && !rc; i++)
 			rc = pieces[i].asked ? learn(lane, &pieces[i]) : 0;
@@ -196,7 +183,7 @@ static int bring(struct lane *lane, struct piece *pieces, int count)
 }
 
 /* Where a source lies in this end's area. Returns how many parts. */
-static int parts_at_home(const struct lane *lane, const struct avail *avail, struct iovec parts[2])
+int avail_home(const struct lane *lane, const struct avail *avail, struct iovec parts[2])
 {
 	uint64_t at = avail->home & (lane->area_bytes - 1);
 	size_t first = lane->area_bytes - at < avail->bytes ? lane->area_bytes - at : avail->bytes;
@@ -209,139 +196,29 @@ static int parts_at_home(const struct lane *lane, const struct avail *avail, str
 /* Brings whole sources to this end's area. Returns 0 or -errno. */
 static int bring_home(struct lane *lane, const struct avail *avails, int count)
 {
-	struct piece pieces[RUN];
-	struct iovec parts[RUN][2];
+	struct piece pieces[AVAIL_RUN];
+	struct iovec parts[AVAIL_RUN][2];
 	int rc;
 
 	for (int i = 0; i < count; i++) {
 		pieces[i] = (struct piece){ .avail = avails[i], .bytes = avails[i].bytes, .iov = parts[i] };
-		pieces[i].count = parts_at_home(lane, &avails[i], parts[i]);
+		pieces[i].count = avail_home(lane, &avails[i], parts[i]);
 	}
 	rc = bring(lane, pieces, count);
 	for (int i = 0; i < count && !rc; i++)
-		note_state(lane, avails[i].number, HERE);
+		avail_note(lane, avails[i].number, AVAIL_HERE);
 	return rc;
-}
-
-/* Ahead ------------------------------------------------------------------------------------------------------------- */
-
-static bool is_coming(const struct lane *lane, uint32_t number)
-{
-	return number - lane->in->coming.first < lane->in->coming.count;
-}
-
-/* What is known of a source whose bytes and word have come. Of any other word nothing: what it says is found when it is asked for again. */
-static void learn_ahead(struct lane *lane, uint32_t number)
-{
-	uint64_t word = atomic_load(word_of(lane, number));
-
-	if (SOURCE_NUMBER(word) != number)
-		return;
-	if (SOURCE_STATE(word) == SOURCE_ANNOUNCED) {
-		note_state(lane, number, HERE);
-		lane->in->known[number % SOURCE_SLOTS].ahead = true;
-	} else if (SOURCE_STATE(word) == SOURCE_KEPT) {
-		note_state(lane, number, KEPT);
-	}
-}
-
-/* Takes note of what has come. Returns whether it is under way yet. */
-static bool come(struct lane *lane, bool waits)
-{
-	struct source_in *in = lane->in;
-	int rc;
-
-	if (!in->coming.count)
-		return false;
-	rc = in->avail->begun(in->avail_context, waits);
-	if (rc > 0)
-		return true;
-	/* Behind a break it stays as it was told to the peer. */
-	for (uint32_t i = 0; !rc && in->coming.begun && i < in->coming.count && !atomic_load(&in->gone); i++)
-		learn_ahead(lane, in->coming.first + i);
-	in->coming.count = 0;
-	return false;
-}
-
-/* What is announced from the place on, as far as it makes no more GETs than that, and half of the area. Returns how many. */
-static int gather_ahead(const struct lane *lane, const struct place *at, int room, struct avail avails[RUN])
-{
-	/* The place's own end is what was known when the receive began. */
-	uint64_t head = at->head, tail = atomic_load(&lane->shared->tail);
-	uint32_t number = at->passed;
-	struct iovec parts[2];
-	size_t bytes = 0;
-	int count = 0;
-
-	for (size_t left = tail - head; count < RUN && left >= sizeof(struct record) && left <= lane->bytes;
-	     left = tail - head) {
-		struct record record = record_read(lane, head);
-		struct avail *next = &avails[count];
-
-		if (record_length(record) > left - sizeof(record))
-			break;
-		if (record.kind == RECORD_AVAIL) {
-			if (read_avail(lane, head, next) < 0 || next->number != ++number)
-				break; /* nonsense is found when it is next */
-			/* Behind those that are here, and behind one that is being received. */
-			if (state_of(lane, number) == ANNOUNCED && !(head == at->head && at->taken)) {
-				room -= parts_at_home(lane, next, parts) + 1;
-				bytes += next->bytes;
-				if (room < 0 || (count && bytes > lane->area_bytes / 2))
-					break;
-				count++;
-			} else if (count) {
-				break;
-			}
-		}
-		head += sizeof(record) + record_length(record);
-	}
-	return count;
-}
-
-/* Begins to fetch what comes next, without a wait. `at` is the place from which it is not received yet. */
-static void fetch_ahead(struct lane *lane, const struct place *at)
-{
-	const struct iovec area = { lane->area, lane->area_bytes };
-	struct source_in *in = lane->in;
-	struct avail_get gets[AHEAD_GETS];
-	struct iovec parts[RUN][2], words[RUN];
-	struct piece pieces[RUN];
-	struct avail avails[RUN];
-	int count, planned = 0, room;
-
-	if (come(lane, false) || atomic_load(&in->gone) || away(lane))
-		return;
-	room = in->avail->room(in->avail_context, &area);
-	count = gather_ahead(lane, at, room < AHEAD_GETS ? room : AHEAD_GETS, avails);
-	if (!count)
-		return;
-	for (int i = 0; i < count; i++) {
-		pieces[i] = (struct piece){ .avail = avails[i], .bytes = avails[i].bytes, .iov = parts[i] };
-		pieces[i].count = parts_at_home(lane, &avails[i], parts[i]);
-		gets[planned] = (struct avail_get){ .address = avails[i].address,
-						    .key = avails[i].key,
-						    .own = true,
-						    .bytes = avails[i].bytes,
-						    .iov = parts[i],
-						    .count = pieces[i].count };
-		planned++;
-	}
-	planned += ask_words(lane, pieces, count, gets + planned, words);
-	in->coming.first = avails[0].number;
-	in->coming.count = (uint32_t)count;
-	in->coming.begun = !in->avail->begin(in->avail_context, gets, planned);
 }
 
 int avail_fetch_all(struct lane *lane)
 {
 	uint64_t head = atomic_load(&lane->shared->head), tail = atomic_load(&lane->shared->tail);
 	uint32_t passed = atomic_load(&lane->sources->passed);
-	struct avail avails[RUN];
+	struct avail avails[AVAIL_RUN];
 	int count = 0, rc = 0;
 	size_t bytes = 0;
 
-	come(lane, true);
+	avail_come(lane, true);
 	for (size_t left = tail - head; !rc && left >= sizeof(struct record) && left <= lane->bytes;
 	     left = tail - head) {
 		struct record record = record_read(lane, head);
@@ -349,15 +226,15 @@ int avail_fetch_all(struct lane *lane)
 		if (record_length(record) > left - sizeof(record))
 			return -EPROTO;
 		if (record.kind == RECORD_AVAIL) {
-			rc = read_avail(lane, head, &avails[count]);
+			rc = avail_read(lane, head, &avails[count]);
 			bytes += avails[count].bytes;
 			/* No more than a sender has room for: then each has its own place here, too. */
 			if (rc || avails[count].number != ++passed || bytes > lane->area_bytes)
 				return -EPROTO;
-			count += state_of(lane, passed) != HERE;
+			count += avail_state(lane, passed) != AVAIL_HERE;
 		}
 		head += sizeof(record) + record_length(record);
-		if (count == RUN) {
+		if (count == AVAIL_RUN) {
 			rc = bring_home(lane, avails, count);
 			count = 0;
 		}
@@ -412,12 +289,12 @@ static int gather_run(const struct lane *lane, const struct place *at, const str
 			last->bytes = (uint32_t)room;
 		skip += last->bytes;
 		room -= last->bytes;
-		if (found == RUN || !room || at->tail - head < AVAIL_RECORD)
+		if (found == AVAIL_RUN || !room || at->tail - head < AVAIL_RECORD)
 			return found;
 		*next = (struct piece){ .iov = iov, .count = count, .skip = skip };
 		/* Nonsense is found when it is next. */
-		if (read_avail(lane, head, &next->avail) < 0 || next->avail.number != last->avail.number + 1 ||
-		    state_of(lane, next->avail.number) == HERE || is_coming(lane, next->avail.number))
+		if (avail_read(lane, head, &next->avail) < 0 || next->avail.number != last->avail.number + 1 ||
+		    avail_state(lane, next->avail.number) == AVAIL_HERE || avail_is_coming(lane, next->avail.number))
 			return found;
 		next->bytes = next->avail.bytes;
 		head += AVAIL_RECORD;
@@ -429,7 +306,7 @@ static int gather_run(const struct lane *lane, const struct place *at, const str
 static int take_directly(struct lane *lane, struct place *at, const struct avail *first, const struct iovec *iov,
 			 int count, size_t *got)
 {
-	struct piece run[RUN];
+	struct piece run[AVAIL_RUN];
 	int found = gather_run(lane, at, first, iov, count, *got, run), rc;
 
 	for (int i = 0; i < count; i++)
@@ -475,15 +352,15 @@ static int take_avail(struct lane *lane, struct place *at, const struct iovec *i
 	bool was_ahead;
 	int rc = -EAGAIN;
 
-	if (at->tail - at->head < AVAIL_RECORD || read_avail(lane, at->head, &avail) < 0 || at->taken >= avail.bytes)
+	if (at->tail - at->head < AVAIL_RECORD || avail_read(lane, at->head, &avail) < 0 || at->taken >= avail.bytes)
 		return -EPROTO;
 	if (!lane->in)
 		return take_own(lane, at, &avail, iov, count, got);
 	if (!lane->in->avail || avail.number != at->passed + 1)
 		return -EPROTO;
 	/* No record is passed while a READ is under way that it has told of. */
-	if (room && is_coming(lane, avail.number))
-		come(lane, true);
+	if (room && avail_is_coming(lane, avail.number))
+		avail_come(lane, true);
 	if (!room || avail_is_missing(lane, at->head))
 		return LANE_EMPTY;
 	if (!peek && is_sunk(lane, at, &avail, iov, count, *got)) {
@@ -494,19 +371,20 @@ static int take_avail(struct lane *lane, struct place *at, const struct iovec *i
 		pass(lane, at, &avail, avail.bytes);
 		return LANE_DATA;
 	}
-	if (state_of(lane, avail.number) != HERE && !peek && (room >= DIRECT_MIN || room >= avail.bytes - at->taken)) {
+	if (avail_state(lane, avail.number) != AVAIL_HERE && !peek &&
+	    (room >= DIRECT_MIN || room >= avail.bytes - at->taken)) {
 		rc = take_directly(lane, at, &avail, iov, count, got);
 		lane->in->fetched += *got - before;
 		if (!rc && lane->in->ahead)
-			fetch_ahead(lane, at);
+			avail_fetch_ahead(lane, at);
 		if (!rc)
 			return at->taken ? LANE_EMPTY : LANE_DATA;
 	}
 	if (rc != -ENOTCONN && rc != -EPROTO && rc != -ECONNRESET)
-		rc = state_of(lane, avail.number) == HERE ? 0 : bring_home(lane, &avail, 1);
+		rc = avail_state(lane, avail.number) == AVAIL_HERE ? 0 : bring_home(lane, &avail, 1);
 	if (!rc) {
 		if (lane->in->ahead && !peek) /* while this is copied */
-			fetch_ahead(lane, at);
+			avail_fetch_ahead(lane, at);
 		was_ahead = lane->in->known[avail.number % SOURCE_SLOTS].ahead;
 		rc = take_here(lane, at, &avail, iov, count, got);
 		lane->in->fetched += peek ? 0 : *got - before;
