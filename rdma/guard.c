@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/cost.h"
 #include "common/log.h"
 #include "common/settings.h"
 #include "rdma/guard_internal.h"
@@ -23,7 +24,6 @@
 #else
 #define STACK_NEED 4096
 #endif
-#define COST_CLASSES 20
 #define FREE_LOCK 0
 #define HELD 1
 #define CONTENDED 2
@@ -38,7 +38,7 @@ static _Atomic uint32_t lock_word;
 /* A page that the kernel wipes in the child of a fork: tells a child that was made behind everybody's back. */
 static _Atomic uint32_t *same_process;
 
-static _Atomic uint64_t protect_ns[COST_CLASSES], release_ns[COST_CLASSES];
+static struct cost protecting, releasing;
 
 /* The lock ------------------------------------------------------------------------------------------------------------- */
 
@@ -236,29 +236,9 @@ int guard_descriptors(int *out, int count)
 
 /* Costs ---------------------------------------------------------------------------------------------------------------- */
 
-static unsigned int cost_class(size_t bytes)
-{
-	size_t pages = bytes >> GUARD_PAGE_SHIFT;
-	unsigned int class = pages ? 63u - (unsigned int)__builtin_clzll(pages) : 0;
-
-	return class < COST_CLASSES ? class : COST_CLASSES - 1;
-}
-
-/* Running average over some 16 samples; the first counts in full. */
-static void cost_add(_Atomic uint64_t *average, uint64_t ns)
-{
-	uint64_t old = atomic_load_explicit(average, memory_order_relaxed);
-	uint64_t next = old ? old - old / 16 + ns / 16 : ns;
-
-	atomic_store_explicit(average, next ? next : 1, memory_order_relaxed);
-}
-
 uint64_t guard_cost_ns(size_t bytes)
 {
-	unsigned int class = cost_class(bytes);
-
-	return atomic_load_explicit(&protect_ns[class], memory_order_relaxed) +
-	       atomic_load_explicit(&release_ns[class], memory_order_relaxed);
+	return cost_of(&protecting, bytes) + cost_of(&releasing, bytes);
 }
 
 /* Records -------------------------------------------------------------------------------------------------------------- */
@@ -351,7 +331,7 @@ int guard_protect(void *start, size_t bytes, const struct guard_owner_ops *ops, 
 unlock:
 	guard_unlock(mask);
 	if (!rc)
-		cost_add(&protect_ns[cost_class(bytes)], clock_now() - began);
+		cost_add(&protecting, bytes, clock_now() - began);
 	return rc;
 }
 
@@ -443,7 +423,7 @@ void guard_release(struct guard_record *record)
 		record_free(record);
 	}
 	guard_unlock(mask);
-	cost_add(&release_ns[cost_class(bytes)], clock_now() - began);
+	cost_add(&releasing, bytes, clock_now() - began);
 }
 
 /* Mappings --------------------------------------------------------------------------------------------------------- */
