@@ -175,7 +175,7 @@ static inline int take_now(struct receive *receive, const struct iovec *iov, int
 	struct engine *engine = receive->engine;
 	struct lane *in = &engine->channel.in;
 	struct source_in *sources = &engine->channel.sources_in;
-	uint64_t fetched, later, sunk;
+	uint64_t fetched, later, sunk, copied;
 	int rc;
 
 	*bytes = 0;
@@ -186,6 +186,7 @@ static inline int take_now(struct receive *receive, const struct iovec *iov, int
 	fetched = sources->fetched;
 	later = sources->later;
 	sunk = sources->sunk;
+	copied = sources->copied;
 	if (__builtin_expect(settings.recv_async, 0))
 		sources->later_min = receive->later && !lane_has_left(in) ? settings.source_min : 0;
 	rc = lane_get(in, iov, count, receive->flags & MSG_PEEK, bytes);
@@ -202,6 +203,8 @@ static inline int take_now(struct receive *receive, const struct iovec *iov, int
 			stats_conn(receive->conn->slot, STAT_CONN_GET_BYTES, sources->fetched - fetched);
 		if (sources->sunk != sunk)
 			stats_conn(receive->conn->slot, STAT_CONN_SINK_BYTES, sources->sunk - sunk);
+		if (sources->copied != copied)
+			stats_conn(receive->conn->slot, STAT_CONN_GET_COPIED_BYTES, sources->copied - copied);
 		if (sources->later != later)
 			stats_conn(receive->conn->slot, STAT_CONN_LATER_BYTES, sources->later - later);
 		rc = TOOK_BYTES;

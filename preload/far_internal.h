@@ -49,7 +49,7 @@ struct far {
 	_Atomic bool left;	    /* by the agent, to the program: the agent is not armed */
 	struct verbs_conn *resting; /* of the thread that rests */
 	/* Under the lock `in`, and the agent's when it is buried: */
-	struct verbs_region *reserved; /* the area of the lane in, for what is fetched ahead */
+	struct verbs_region *reserved; /* the area of the lane in, for what is fetched ahead, or copied from there */
 	void *reserved_at;	       /* its memory, also when it could not be had; NULL: none was asked for */
 	unsigned int ahead;	       /* GETs of that under way */
 	struct {

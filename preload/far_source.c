@@ -22,6 +22,8 @@
 #define SPIN_NS 20000
 #define GONE_NS NS_PER_SEC /* for the GETs of a broken queue pair to come back */
 
+#define ANEW 64 /* of so many choices of where bytes come to, one is to measure the dearer way anew */
+
 enum { ASKED_FOR, AHEAD }; /* cookies of GETs */
 
 /* The place of a source is the process whose memory it is in. */
@@ -328,12 +330,17 @@ static void post(struct fetch *fetch, const struct avail_get *get)
 	}
 }
 
+static bool is_reserved(const struct far *far, const void *at)
+{
+	return far->reserved && (uintptr_t)at - (uintptr_t)far->reserved_at < FAR_AREA_BYTES;
+}
+
 /* No registration of the program's memory is found again. */
-static void forget(const struct avail_get *get)
+static void forget(const struct far *far, const struct avail_get *get)
 {
 	size_t skip = get->skip, left = get->bytes;
 
-	for (int i = 0; i < get->count && left && !get->own; i++) {
+	for (int i = 0; i < get->count && left && !get->own && !is_reserved(far, get->iov->iov_base); i++) {
 		size_t part = get->iov[i].iov_len > skip ? get->iov[i].iov_len - skip : 0;
 
 		part = part < left ? part : left;
@@ -366,7 +373,7 @@ static int fetch_all(void *context, const struct avail_get *gets, int count)
 	while (fetch.under_way && !(fetch.broken && clock_now() - fetch.moved > GONE_NS))
 		wait_for_end(&fetch);
 	for (int i = 0; i < count; i++)
-		forget(&gets[i]);
+		forget(conn->far, &gets[i]);
 	/* If one is under way yet, the queue pair does not settle, and the connection is reset. */
 	if (!fetch.broken && fetch.error != -ENOTCONN)
 		return fetch.error;
@@ -374,18 +381,45 @@ static int fetch_all(void *context, const struct avail_get *gets, int count)
 	return -ENOTCONN;
 }
 
-/* Ahead: into the lane's own area, all of which is registered once. */
+/* The lane's own area, all of which is registered once. `asked`: by the program. Returns whether it is. */
+static bool reserve(struct far *far, struct verbs_conn *link, const struct iovec *area, bool asked)
+{
+	if (far->reserved_at)
+		return far->reserved;
+	far->reserved_at = area->iov_base;
+	/* Else it is a saving, which must not be at the cost of others' sources. */
+	if (far_verbs->reserve(link, area->iov_base, area->iov_len, !asked, &far->reserved) < 0)
+		far->reserved = NULL;
+	return far->reserved;
+}
+
+/*
+ * A registration for each receive costs what pinning its pages and the device's tables do; a copy from the area costs a copy. What both cost
+ * here is measured as they are made, and the dearer one is taken once in a while, so that a figure of a bad moment does not last.
+ */
+static bool by_area(void *context, const struct iovec *area, size_t bytes, uint64_t copy_ns)
+{
+	static _Atomic uint32_t choices;
+	uint64_t registration_ns = far_verbs->registration_ns(bytes);
+	bool cheaper = registration_ns && copy_ns < registration_ns;
+	struct conn *conn = context;
+	struct fetch fetch;
+
+	if (registration_ns && copy_ns &&
+	    atomic_fetch_add_explicit(&choices, 1, memory_order_relaxed) % ANEW == ANEW - 1)
+		cheaper = !cheaper;
+	return cheaper && begin_fetch(conn, &fetch) && reserve(conn->far, fetch.link, area, settings.recv_async);
+}
+
+/* Ahead: into the lane's own area. */
 static int room_ahead(void *context, const struct iovec *area)
 {
 	struct conn *conn = context;
-	struct far *far = conn->far;
 	struct fetch fetch;
 
 	if (!begin_fetch(conn, &fetch))
 		return 0;
-	far->reserved_at = area->iov_base;
-	if (!far->reserved && far_verbs->reserve(fetch.link, area->iov_base, area->iov_len, &far->reserved) < 0) {
-		far->reserved = NULL;
+	if (!reserve(conn->far, fetch.link, area, true)) {
 		stats_reason(conn->slot, REASON_NO_RECV_ASYNC);
 		return 0;
 	}
@@ -450,7 +484,7 @@ static void give_up(void *context)
 	far_give_up(conn, atomic_load(&conn->engine));
 }
 
-static const struct avail_ops fetches = { fetch_all, room_ahead, begin_ahead, begun_ahead, give_up };
+static const struct avail_ops fetches = { fetch_all, room_ahead, begin_ahead, begun_ahead, give_up, by_area };
 
 void far_fetch_there(struct conn *conn, struct engine *engine)
 {

@@ -6,6 +6,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "common/clock.h"
+#include "common/cost.h"
 #include "rdma/avail_internal.h"
 #include "rdma/lane_record.h"
 #include "rdma/source_internal.h"
@@ -255,6 +257,18 @@ static void pass(struct lane *lane, struct place *at, const struct avail *avail,
 		at->passed = avail->number;
 }
 
+/* What copies from an area have cost in this process. */
+static struct cost copying;
+
+static void copy_out(const struct lane *lane, uint64_t home, const struct transport_get *to)
+{
+	uint64_t began = to->bytes < DIRECT_MIN ? 0 : clock_now();
+
+	source_copy_kept(lane, home, to->bytes, to);
+	if (began)
+		cost_add(&copying, to->bytes, clock_now() - began);
+}
+
 /* From this end's area. Returns as lane_take_source(). */
 static int take_here(struct lane *lane, struct place *at, const struct avail *avail, const struct iovec *iov, int count,
 		     size_t *got)
@@ -262,10 +276,17 @@ static int take_here(struct lane *lane, struct place *at, const struct avail *av
 	size_t left = avail->bytes - at->taken, room = space_of(iov, count, *got);
 	const struct transport_get to = { 0, left < room ? left : room, iov, count, *got };
 
-	source_copy_kept(lane, avail->home + at->taken, to.bytes, &to);
+	copy_out(lane, avail->home + at->taken, &to);
 	*got += to.bytes;
 	pass(lane, at, avail, to.bytes);
 	return to.bytes == left ? LANE_DATA : LANE_EMPTY;
+}
+
+/* What the record there announces, if it is the next source, and nothing of it is here or under way. Nonsense is found when it is next. */
+static bool follows(const struct lane *lane, const struct place *at, uint64_t head, uint32_t before, struct avail *out)
+{
+	return at->tail - head >= AVAIL_RECORD && !avail_read(lane, head, out) && out->number == before + 1 &&
+	       avail_state(lane, out->number) != AVAIL_HERE && !avail_is_coming(lane, out->number);
 }
 
 /* The sources in a row from the place on that have room in iov. Returns how many. */
@@ -289,12 +310,10 @@ static int gather_run(const struct lane *lane, const struct place *at, const str
 			last->bytes = (uint32_t)room;
 		skip += last->bytes;
 		room -= last->bytes;
-		if (found == AVAIL_RUN || !room || at->tail - head < AVAIL_RECORD)
+		if (found == AVAIL_RUN || !room)
 			return found;
 		*next = (struct piece){ .iov = iov, .count = count, .skip = skip };
-		/* Nonsense is found when it is next. */
-		if (avail_read(lane, head, &next->avail) < 0 || next->avail.number != last->avail.number + 1 ||
-		    avail_state(lane, next->avail.number) == AVAIL_HERE || avail_is_coming(lane, next->avail.number))
+		if (!follows(lane, at, head, last->avail.number, &next->avail))
 			return found;
 		next->bytes = next->avail.bytes;
 		head += AVAIL_RECORD;
@@ -322,6 +341,36 @@ static int take_directly(struct lane *lane, struct place *at, const struct avail
 		pass(lane, at, &run[i].avail, run[i].bytes);
 	}
 	return rc;
+}
+
+/* Whether a receive with so much room comes cheaper to the bytes of a source by this end's area. */
+static bool is_cheaper_by_area(const struct lane *lane, size_t left, size_t room)
+{
+	const struct iovec area = { lane->area, lane->area_bytes };
+	size_t bytes = left < room ? left : room;
+
+	return lane->in->avail->by_area(lane->in->avail_context, &area, bytes, cost_of(&copying, bytes));
+}
+
+/* Brings the sources in a row that such a receive begins with to this end's area. Returns 0 or -errno. */
+static int bring_row_home(struct lane *lane, const struct place *at, const struct avail *first, size_t room)
+{
+	uint64_t head = at->head + AVAIL_RECORD;
+	size_t reach = first->bytes - at->taken, bytes = first->bytes;
+	struct avail avails[AVAIL_RUN] = { *first };
+	int count = 1, rc;
+
+	while (count < AVAIL_RUN && reach < room && follows(lane, at, head, avails[count - 1].number, &avails[count])) {
+		reach += avails[count].bytes;
+		bytes += avails[count].bytes;
+		if (bytes > lane->area_bytes) /* no sender has that much announced */
+			break;
+		head += AVAIL_RECORD;
+		count++;
+	}
+	rc = bring_home(lane, avails, count);
+	/* One of them is lost: those before it are not. */
+	return rc == -ECONNRESET && count > 1 ? bring_home(lane, avails, 1) : rc;
 }
 
 /* Whether the sender has written the bytes to where they are to go: the receive that waits there has offered it. */
@@ -373,12 +422,16 @@ static int take_avail(struct lane *lane, struct place *at, const struct iovec *i
 	}
 	if (avail_state(lane, avail.number) != AVAIL_HERE && !peek &&
 	    (room >= DIRECT_MIN || room >= avail.bytes - at->taken)) {
-		rc = take_directly(lane, at, &avail, iov, count, got);
-		lane->in->fetched += *got - before;
-		if (!rc && lane->in->ahead)
-			avail_fetch_ahead(lane, at);
-		if (!rc)
-			return at->taken ? LANE_EMPTY : LANE_DATA;
+		if (is_cheaper_by_area(lane, avail.bytes - at->taken, room)) {
+			rc = bring_row_home(lane, at, &avail, room);
+		} else {
+			rc = take_directly(lane, at, &avail, iov, count, got);
+			lane->in->fetched += *got - before;
+			if (!rc && lane->in->ahead)
+				avail_fetch_ahead(lane, at);
+			if (!rc)
+				return at->taken ? LANE_EMPTY : LANE_DATA;
+		}
 	}
 	if (rc != -ENOTCONN && rc != -EPROTO && rc != -ECONNRESET)
 		rc = avail_state(lane, avail.number) == AVAIL_HERE ? 0 : bring_home(lane, &avail, 1);
@@ -388,6 +441,7 @@ static int take_avail(struct lane *lane, struct place *at, const struct iovec *i
 		was_ahead = lane->in->known[avail.number % SOURCE_SLOTS].ahead;
 		rc = take_here(lane, at, &avail, iov, count, got);
 		lane->in->fetched += peek ? 0 : *got - before;
+		lane->in->copied += peek ? 0 : *got - before;
 		lane->in->later += peek || !was_ahead ? 0 : *got - before;
 		return rc;
 	}

@@ -159,6 +159,11 @@ struct avail_ops {
 	int (*begun)(void *context, bool waits);
 	/* The queue pair is of no use. */
 	void (*give_up)(void *context);
+	/*
+	 * Whether so many bytes come cheaper by `area`, from where they are copied, than straight to the program's memory, which has to be registered
+	 * for each receive. `copy_ns`: what such copies have cost; 0: none was made.
+	 */
+	bool (*by_area)(void *context, const struct iovec *area, size_t bytes, uint64_t copy_ns);
 };
 
 /* The receiver's side; in memory of the same kind. */
@@ -187,7 +192,8 @@ struct source_in {
 		const void *address;
 		bool filled;
 	} sink;
-	uint64_t sunk; /* of the bytes fetched, those that came so */
+	uint64_t sunk;	 /* of the bytes fetched, those that came so */
+	uint64_t copied; /* of the bytes fetched, those that were copied from the lane's area */
 	struct {
 		uint32_t first, count; /* numbers */
 		bool begun;	       /* all that they take */

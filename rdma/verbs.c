@@ -44,6 +44,7 @@ __attribute__((visibility("default"))) const struct verbs_table zc_verbs = {
 	.retract = verbs_retract,
 	.sink = verbs_sink,
 	.fill = verbs_fill,
+	.registration_ns = verbs_registration_ns,
 	.reserve = verbs_reserve,
 	.expose = verbs_expose,
 	.hide = verbs_hide,

@@ -42,7 +42,7 @@
 #define VERBS_LIBRARY "libzc-verbs.so"
 #define VERBS_SYMBOL "zc_verbs" /* a struct verbs_table */
 #define VERBS_DEVICES "/sys/class/infiniband"
-#define VERBS_TABLE_VERSION 12u
+#define VERBS_TABLE_VERSION 13u
 
 /* Why there is no connection, or no longer one. */
 #define VERBS_TROUBLES(TROUBLE)                                                                                        \
@@ -251,8 +251,14 @@ struct verbs_table {
 	int (*got)(struct verbs_conn *conn, struct verbs_got *out);
 	/* Returns how many GETs more may be under way now. */
 	int (*gets)(struct verbs_conn *conn);
-	/* Registers memory that many GETs read into, so that none of them has to. Ownership: hide(). */
-	int (*reserve)(struct verbs_conn *conn, const void *address, size_t bytes, struct verbs_region **out);
+	/* What it costs in this process to register so much memory and to forget it again, by measurement, in ns; 0: none was yet. */
+	uint64_t (*registration_ns)(size_t bytes);
+	/*
+	 * Registers memory that many GETs read into, so that none of them has to; `spares`: only as long as half of what may be registered is left
+	 * for others, else -ENOMEM. Ownership: hide().
+	 */
+	int (*reserve)(struct verbs_conn *conn, const void *address, size_t bytes, bool spares,
+		       struct verbs_region **out);
 	/*
 	 * SinkAvail: offers memory of a receive that waits to the producer, for what it puts at `tail`, the end of the ring,
 	 * which has nothing. Tells a number, another one each time. Returns 0, -EAGAIN (not now, or the end has moved), -ENOMEM,

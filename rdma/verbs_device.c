@@ -9,6 +9,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "common/clock.h"
+#include "common/cost.h"
 #include "common/sys.h"
 #include "rdma/verbs_internal.h"
 #include "rdma/verbs_provider.h"
@@ -132,6 +134,8 @@ static bool has(uint32_t rights, uint32_t right)
 	return (rights & right) == right;
 }
 
+static struct cost registering, forgetting;
+
 static int region_add(void *context, uintptr_t start, size_t bytes, uint32_t rights, void **handle)
 {
 	struct domain *domain = context;
@@ -139,13 +143,22 @@ static int region_add(void *context, uintptr_t start, size_t bytes, uint32_t rig
 		     (has(rights, RIGHT_PEER_READS) ? IBV_ACCESS_REMOTE_READ : 0) |
 		     (has(rights, RIGHT_PEER_WRITES) ? IBV_ACCESS_REMOTE_WRITE : 0);
 
+	uint64_t began = clock_now();
+
 	*handle = ibv_reg_mr(domain->pd, (void *)start, bytes, access);
-	return *handle ? 0 : -errno;
+	if (!*handle)
+		return -errno;
+	cost_add(&registering, bytes, clock_now() - began);
+	return 0;
 }
 
 static void region_drop(void *context, void *handle)
 {
+	size_t bytes = ((struct ibv_mr *)handle)->length;
+	uint64_t began = clock_now();
+
 	ibv_dereg_mr(handle);
+	cost_add(&forgetting, bytes, clock_now() - began);
 }
 
 static const struct verbs_cache_ops region_ops = { region_add, region_drop, may_allocate };
@@ -418,14 +431,31 @@ int verbs_expose(struct verbs_conn *conn, const void *address, size_t bytes, str
 	return 0;
 }
 
-int verbs_reserve(struct verbs_conn *conn, const void *address, size_t bytes, struct verbs_region **out)
+/* Whether others could register as much again as all have then. */
+static bool spares_half(size_t bytes)
 {
+	int held = verbs_take(&lock);
+	bool spares = budget.bytes + bytes <= budget.bytes_max / 2;
+
+	verbs_give(&lock, held);
+	return spares;
+}
+
+int verbs_reserve(struct verbs_conn *conn, const void *address, size_t bytes, bool spares, struct verbs_region **out)
+{
+	if (spares && !spares_half(bytes))
+		return -ENOMEM;
 	return conn->domain ? domain_get(conn->domain, address, bytes, RIGHT_WRITE, out) : -ENOTCONN;
 }
 
 void verbs_hide(struct verbs_conn *conn, struct verbs_region *region)
 {
 	domain_put(conn->domain, region);
+}
+
+uint64_t verbs_registration_ns(size_t bytes)
+{
+	return cost_of(&registering, bytes) + cost_of(&forgetting, bytes);
 }
 
 unsigned int verbs_invalidate(const void *address, size_t bytes)

@@ -150,9 +150,10 @@ void own_close(int fd);
 void events_close(struct rdma_event_channel *events);
 int verbs_expose(struct verbs_conn *conn, const void *address, size_t bytes, struct verbs_remote *remote,
 		 struct verbs_region **out);
-int verbs_reserve(struct verbs_conn *conn, const void *address, size_t bytes, struct verbs_region **out);
+int verbs_reserve(struct verbs_conn *conn, const void *address, size_t bytes, bool spares, struct verbs_region **out);
 void verbs_hide(struct verbs_conn *conn, struct verbs_region *region);
 unsigned int verbs_invalidate(const void *address, size_t bytes);
+uint64_t verbs_registration_ns(size_t bytes);
 
 /* Of no use to a connection: notices are RDMA WRITEs with immediate data. */
 bool device_is_iwarp(const struct ibv_device *device);

@@ -147,7 +147,13 @@ static void give_up(void *context)
 	atomic_store(&in.gone, true);
 }
 
-static const struct avail_ops made_up = { get, room, begin, begun, give_up };
+static bool by_area(void *context, const struct iovec *area, size_t bytes, uint64_t copy_ns)
+{
+	must(area->iov_base == lane.area && area->iov_len == AREA && bytes > 0);
+	return next_byte() & 1;
+}
+
+static const struct avail_ops made_up = { get, room, begin, begun, give_up, by_area };
 
 static void receive(bool peek)
 {

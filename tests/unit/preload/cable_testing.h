@@ -241,7 +241,13 @@ static int plug_gets(struct verbs_conn *conn)
 	return plug_reaches(plug_of(conn)) ? 16 : 0;
 }
 
-static int plug_reserve(struct verbs_conn *conn, const void *address, size_t bytes, struct verbs_region **out)
+static uint64_t plug_registration_ns(size_t bytes)
+{
+	return 0; /* nothing is known of it */
+}
+
+static int plug_reserve(struct verbs_conn *conn, const void *address, size_t bytes, bool spares,
+			struct verbs_region **out)
 {
 	struct verbs_remote unused;
 
@@ -317,6 +323,7 @@ static const struct verbs_table cable_device = {
 	.get = plug_get,
 	.got = plug_got,
 	.gets = plug_gets,
+	.registration_ns = plug_registration_ns,
 	.reserve = plug_reserve,
 	.sink = plug_no_sink,
 	.expose = plug_expose,

@@ -24,6 +24,8 @@ static struct {
 	int gets, ended, exposed, hidden, reserved, ahead;
 	bool silent, guarded, late; /* late: those ahead have not ended yet */
 	uint64_t cookies[64];
+	uint64_t registration_ns;
+	bool refused;	      /* what is to be reserved */
 	uint64_t told_at_get; /* up to where the peer had been told that all is known */
 } reads;
 
@@ -63,12 +65,20 @@ static int gets_left(struct verbs_conn *conn)
 	return 16;
 }
 
-static int reserve(struct verbs_conn *conn, const void *at, size_t bytes, struct verbs_region **out)
+static uint64_t registration_ns(size_t bytes)
+{
+	return reads.registration_ns;
+}
+
+static int reserve(struct verbs_conn *conn, const void *at, size_t bytes, bool spares, struct verbs_region **out)
 {
 	static int region;
 
 	assert_ptr_equal(at, engine_of(1)->channel.in.area);
 	reads.reserved++;
+	assert_int_equal(spares, !settings.recv_async);
+	if (reads.refused)
+		return -ENOMEM;
 	*out = (struct verbs_region *)&region;
 	return 0;
 }
@@ -96,8 +106,9 @@ static size_t no_sink(struct verbs_conn *conn)
 }
 
 static const struct verbs_table reading_device = {
-	IDLE_DEVICE,	    .get = get,	     .got = got,       .gets = gets_left,
-	.reserve = reserve, .sink = no_sink, .expose = expose, .hide = hide,
+	IDLE_DEVICE,	   .get = get,	       .got = got,
+	.gets = gets_left, .reserve = reserve, .sink = no_sink,
+	.expose = expose,  .hide = hide,       .registration_ns = registration_ns,
 };
 
 static struct far fars[2];
@@ -426,6 +437,48 @@ static void break_ends_what_is_fetched_ahead(void **state)
 	assert_int_equal(later_bytes(), 0);
 }
 
+/* Straight or by the area --------------------------------------------------------------------------------------------- */
+
+static uint64_t copied_bytes(void)
+{
+	return atomic_load(&stats->slot[conns[1]->slot].conn[STAT_CONN_GET_COPIED_BYTES]);
+}
+
+/* Receives so many. Returns how many of their bytes came by the area. */
+static uint64_t receive_messages(int count)
+{
+	uint64_t before = copied_bytes();
+
+	for (int i = 0; i < count; i++) {
+		memset(source, 'a' + i % 26, 20000);
+		announce(source, 20000);
+		assert_int_equal(receive_some(1, sink, 20000, 0), 20000);
+		assert_memory_equal(sink, source, 20000);
+	}
+	return copied_bytes() - before;
+}
+
+static void dear_registrations_are_spared_by_copies(void **state)
+{
+	/* Nothing is known of what they cost. */
+	assert_int_equal(receive_messages(10), 0);
+	assert_int_equal(reads.reserved, 0);
+	reads.registration_ns = NS_PER_SEC;
+	/* But for those that measure anew what the other way costs. */
+	assert_in_range(receive_messages(1000), 900 * 20000, 999 * 20000);
+	assert_int_equal(reads.reserved, 1);
+	reads.registration_ns = 1;
+	assert_in_range(receive_messages(1000), 20000, 100 * 20000);
+}
+
+static void area_that_can_t_be_registered_is_asked_for_once(void **state)
+{
+	reads.registration_ns = NS_PER_SEC;
+	reads.refused = true;
+	assert_int_equal(receive_messages(10), 0);
+	assert_int_equal(reads.reserved, 1);
+}
+
 /* zsdp's wait -------------------------------------------------------------------------------------------------------- */
 
 static char megabyte[1 << 20], megabyte_sink[1 << 20];
@@ -494,6 +547,8 @@ int main(void)
 		CASE(get_that_never_ends_gives_the_queue_pair_up),
 		CASE(receive_without_the_setting_fetches_what_it_takes),
 		CASE(wait_for_a_large_source_is_as_long_as_it_is_large),
+		CASE(dear_registrations_are_spared_by_copies),
+		CASE(area_that_can_t_be_registered_is_asked_for_once),
 		AHEAD_CASE(source_is_fetched_before_it_is_asked_for),
 		AHEAD_CASE(end_of_a_get_ahead_is_not_taken_for_another_s),
 		AHEAD_CASE(break_ends_what_is_fetched_ahead),

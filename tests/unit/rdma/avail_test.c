@@ -73,6 +73,75 @@ static void bytes_that_were_kept_meanwhile_are_read_again(void **state)
 	assert_int_equal(gets, 3); /* whether they were right, and then those of the area: they stay */
 }
 
+/* By the receiver's area, where that is cheaper than registering the program's memory. */
+static void sources_in_a_row_come_by_the_area_together(void **state)
+{
+	prefers_area = true;
+	announce_at(program, 20000);
+	announce_at(program + 20000, 15000);
+	put(10);
+	announce_at(program + 35000, 5000);
+	must_take(MOST, 40010);
+	assert_int_equal(gets, 4); /* bytes and words of two, and of one behind the data */
+	assert_int_equal(direct, 0);
+	assert_int_equal(far.sources_in.copied, 40000);
+	assert_int_equal(far.sources_in.fetched, 40000);
+}
+
+static void no_more_comes_by_the_area_than_a_receive_begins_with(void **state)
+{
+	prefers_area = true;
+	announce_at(program, 20000);
+	announce_at(program + 20000, 20000);
+	announce_at(program + 40000, 10000);
+	must_take(30000, 30000);
+	assert_int_equal(preferred_bytes, 20000);
+	assert_int_equal(gets, 2);
+	/* The rest of the second is here, whatever is cheaper now; the third is not. */
+	prefers_area = false;
+	must_take(10000, 10000);
+	assert_int_equal(gets, 2);
+	assert_int_equal(direct, 0);
+	must_take(MOST, 10000);
+	assert_int_equal(direct, 10000);
+	assert_int_equal(far.sources_in.copied, 40000);
+}
+
+static void source_of_which_a_part_was_taken_comes_by_the_area(void **state)
+{
+	announce_at(program, 50000);
+	must_take(20000, 20000);
+	prefers_area = true;
+	must_take(MOST, 30000);
+	assert_int_equal(preferred_bytes, 30000);
+	assert_int_equal(direct, 20000);
+}
+
+static void bytes_by_the_area_that_were_kept_meanwhile_are_read_again(void **state)
+{
+	prefers_area = true;
+	announce_at(program, 40000);
+	announce_at(program + 40000, 20000);
+	meanwhile = rewrite;
+	must_take(MOST, 60000);
+	assert_int_equal(gets, 3);
+}
+
+static void loss_is_told_behind_what_comes_by_the_area(void **state)
+{
+	size_t count;
+
+	prefers_area = true;
+	announce_at(program, 20000);
+	announce_at(program + 24576, 20000);
+	munmap(program + 24576, 24576);
+	assert_int_equal(source_keep(out, 2), -ENXIO);
+	assert_int_equal(mmap(program + 24576, 24576, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
+			 program + 24576);
+	must_take(MOST, 20000);
+	assert_int_equal(take(MOST, false, &count), -ECONNRESET);
+}
+
 static void kept_bytes_lie_around_the_end_of_the_area(void **state)
 {
 	announce_at(program, 50000);
@@ -307,6 +376,11 @@ int main(void)
 		CASE(part_of_a_source_is_fetched),
 		CASE(little_is_taken_from_memory_of_the_receiver_s_own),
 		CASE(bytes_that_were_kept_meanwhile_are_read_again),
+		CASE(sources_in_a_row_come_by_the_area_together),
+		CASE(no_more_comes_by_the_area_than_a_receive_begins_with),
+		CASE(source_of_which_a_part_was_taken_comes_by_the_area),
+		CASE(bytes_by_the_area_that_were_kept_meanwhile_are_read_again),
+		CASE(loss_is_told_behind_what_comes_by_the_area),
 		CASE(kept_bytes_lie_around_the_end_of_the_area),
 		CASE(memory_that_can_t_be_read_into_costs_a_copy),
 		CASE(receiver_that_can_t_fetch_at_all_gives_up),

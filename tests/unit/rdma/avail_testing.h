@@ -150,7 +150,20 @@ static inline void give_up(void *context)
 	atomic_store(&in->in->gone, true);
 }
 
-static const struct avail_ops by_hand = { get_by_hand, room_by_hand, begin_by_hand, begun_by_hand, give_up };
+/* Whether bytes come cheaper by the receiver's area, and of how many that was asked. */
+static bool prefers_area;
+static size_t preferred_bytes;
+
+static inline bool by_area_by_hand(void *context, const struct iovec *area, size_t bytes, uint64_t copy_ns)
+{
+	assert_ptr_equal(area->iov_base, in->area);
+	assert_int_equal(area->iov_len, AREA);
+	preferred_bytes = bytes;
+	return prefers_area;
+}
+
+static const struct avail_ops by_hand = { get_by_hand,	 room_by_hand, begin_by_hand,
+					  begun_by_hand, give_up,      by_area_by_hand };
 
 /* The sender's place is this process. */
 static inline int keeps(const struct transport_place *place, const struct transport_token *token)
@@ -170,7 +183,7 @@ static inline int make_both(void **state)
 {
 	arrived = received = direct = 0;
 	gets = fail_with = 0;
-	refuses_direct = given_up = false;
+	refuses_direct = given_up = prefers_area = false;
 	meanwhile = NULL;
 	memset(&ahead, 0, sizeof(ahead));
 	ahead.room = 16;
