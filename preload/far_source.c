@@ -395,7 +395,8 @@ static bool reserve(struct far *far, struct verbs_conn *link, const struct iovec
 
 /*
  * A registration for each receive costs what pinning its pages and the device's tables do; a copy from the area costs a copy. What both cost
- * here is measured as they are made, and the dearer one is taken once in a while, so that a figure of a bad moment does not last.
+ * here is measured as they are made, and the dearer one is taken once in a while, so that a figure of a bad moment does not last. Registering the
+ * area has to pay, too: a connection that fetches little never does.
  */
 static bool by_area(void *context, const struct iovec *area, size_t bytes, uint64_t copy_ns)
 {
@@ -405,10 +406,12 @@ static bool by_area(void *context, const struct iovec *area, size_t bytes, uint6
 	struct conn *conn = context;
 	struct fetch fetch;
 
+	if (!begin_fetch(conn, &fetch) || fetch.engine->channel.sources_in.fetched < area->iov_len)
+		return false;
 	if (registration_ns && copy_ns &&
 	    atomic_fetch_add_explicit(&choices, 1, memory_order_relaxed) % ANEW == ANEW - 1)
 		cheaper = !cheaper;
-	return cheaper && begin_fetch(conn, &fetch) && reserve(conn->far, fetch.link, area, settings.recv_async);
+	return cheaper && reserve(conn->far, fetch.link, area, settings.recv_async);
 }
 
 /* Ahead: into the lane's own area. */

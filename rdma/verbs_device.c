@@ -142,7 +142,6 @@ static int region_add(void *context, uintptr_t start, size_t bytes, uint32_t rig
 	int access = (rights & RIGHT_WRITE ? IBV_ACCESS_LOCAL_WRITE : 0) |
 		     (has(rights, RIGHT_PEER_READS) ? IBV_ACCESS_REMOTE_READ : 0) |
 		     (has(rights, RIGHT_PEER_WRITES) ? IBV_ACCESS_REMOTE_WRITE : 0);
-
 	uint64_t began = clock_now();
 
 	*handle = ibv_reg_mr(domain->pd, (void *)start, bytes, access);

@@ -461,7 +461,7 @@ static uint64_t receive_messages(int count)
 static void dear_registrations_are_spared_by_copies(void **state)
 {
 	/* Nothing is known of what they cost. */
-	assert_int_equal(receive_messages(10), 0);
+	assert_int_equal(receive_messages(FAR_AREA_BYTES / 20000 + 1), 0);
 	assert_int_equal(reads.reserved, 0);
 	reads.registration_ns = NS_PER_SEC;
 	/* But for those that measure anew what the other way costs. */
@@ -471,10 +471,20 @@ static void dear_registrations_are_spared_by_copies(void **state)
 	assert_in_range(receive_messages(1000), 20000, 100 * 20000);
 }
 
+static void area_is_not_registered_for_little(void **state)
+{
+	reads.registration_ns = NS_PER_SEC;
+	assert_int_equal(receive_messages(FAR_AREA_BYTES / 20000), 0);
+	assert_int_equal(reads.reserved, 0);
+	assert_in_range(receive_messages(10), 8 * 20000, 10 * 20000);
+	assert_int_equal(reads.reserved, 1);
+}
+
 static void area_that_can_t_be_registered_is_asked_for_once(void **state)
 {
 	reads.registration_ns = NS_PER_SEC;
 	reads.refused = true;
+	engine_of(1)->channel.sources_in.fetched = FAR_AREA_BYTES;
 	assert_int_equal(receive_messages(10), 0);
 	assert_int_equal(reads.reserved, 1);
 }
@@ -548,6 +558,7 @@ int main(void)
 		CASE(receive_without_the_setting_fetches_what_it_takes),
 		CASE(wait_for_a_large_source_is_as_long_as_it_is_large),
 		CASE(dear_registrations_are_spared_by_copies),
+		CASE(area_is_not_registered_for_little),
 		CASE(area_that_can_t_be_registered_is_asked_for_once),
 		AHEAD_CASE(source_is_fetched_before_it_is_asked_for),
 		AHEAD_CASE(end_of_a_get_ahead_is_not_taken_for_another_s),
