@@ -21,7 +21,7 @@ FETCHED_BREAKS = [f"{path}-{name}" for path in ("zsdp", "azsdp") for name in ("d
 
 @pytest.fixture(scope="session")
 def guest(start_guest):
-    return start_guest("engine", seconds=300)
+    return start_guest("engine", seconds=450)
 
 
 def whole_processes(guest, step):
