@@ -199,12 +199,13 @@ static inline int take_now(struct receive *receive, const struct iovec *iov, int
 		far_compare_came(receive->conn, engine);
 		stats_conn(receive->conn->slot, STAT_CONN_RING_RECV_BYTES, *bytes);
 		engine->far.fetches = sources->fetched != fetched;
-		if (__builtin_expect(engine->far.fetches, 0))
+		if (__builtin_expect(engine->far.fetches, 0)) {
 			stats_conn(receive->conn->slot, STAT_CONN_GET_BYTES, sources->fetched - fetched);
-		if (sources->sunk != sunk)
-			stats_conn(receive->conn->slot, STAT_CONN_SINK_BYTES, sources->sunk - sunk);
-		if (sources->copied != copied)
-			stats_conn(receive->conn->slot, STAT_CONN_GET_COPIED_BYTES, sources->copied - copied);
+			if (sources->sunk != sunk)
+				stats_conn(receive->conn->slot, STAT_CONN_SINK_BYTES, sources->sunk - sunk);
+			if (sources->copied != copied)
+				stats_conn(receive->conn->slot, STAT_CONN_GET_COPIED_BYTES, sources->copied - copied);
+		}
 		if (sources->later != later)
 			stats_conn(receive->conn->slot, STAT_CONN_LATER_BYTES, sources->later - later);
 		rc = TOOK_BYTES;

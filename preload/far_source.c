@@ -384,10 +384,10 @@ static int fetch_all(void *context, const struct avail_get *gets, int count)
 /* The lane's own area, all of which is registered once. `asked`: by the program. Returns whether it is. */
 static bool reserve(struct far *far, struct verbs_conn *link, const struct iovec *area, bool asked)
 {
-	if (far->reserved_at)
+	if (far->reserved || (far->reserved_at && !asked))
 		return far->reserved;
 	far->reserved_at = area->iov_base;
-	/* Else it is a saving, which must not be at the cost of others' sources. */
+	/* Else it is a saving, which must not be at the cost of others' sources, and is tried once. */
 	if (far_verbs->reserve(link, area->iov_base, area->iov_len, !asked, &far->reserved) < 0)
 		far->reserved = NULL;
 	return far->reserved;
@@ -401,13 +401,15 @@ static bool reserve(struct far *far, struct verbs_conn *link, const struct iovec
 static bool by_area(void *context, const struct iovec *area, size_t bytes, uint64_t copy_ns)
 {
 	static _Atomic uint32_t choices;
-	uint64_t registration_ns = far_verbs->registration_ns(bytes);
-	bool cheaper = registration_ns && copy_ns < registration_ns;
 	struct conn *conn = context;
+	uint64_t registration_ns;
 	struct fetch fetch;
+	bool cheaper;
 
 	if (!begin_fetch(conn, &fetch) || fetch.engine->channel.sources_in.fetched < area->iov_len)
 		return false;
+	registration_ns = far_verbs->registration_ns(bytes);
+	cheaper = copy_ns < registration_ns;
 	if (registration_ns && copy_ns &&
 	    atomic_fetch_add_explicit(&choices, 1, memory_order_relaxed) % ANEW == ANEW - 1)
 		cheaper = !cheaper;

@@ -21,6 +21,7 @@ struct piece {
 	bool done, asked; /* the sender's word: what was read counts by that */
 };
 
+/* What is known of a source, by its number; and notes it. */
 uint32_t avail_state(const struct lane *lane, uint32_t number);
 void avail_note(struct lane *lane, uint32_t number, uint32_t state);
 

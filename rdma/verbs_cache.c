@@ -24,6 +24,11 @@ static size_t pinned(const struct verbs_region *region)
 	return page_end(region->end) - page_of(region->start);
 }
 
+bool verbs_budget_spares(const struct verbs_budget *budget, size_t bytes)
+{
+	return bytes <= budget->bytes_max / 2 && budget->bytes <= budget->bytes_max / 2 - bytes;
+}
+
 void verbs_cache_open(struct verbs_cache *cache, const struct verbs_cache_ops *ops, void *context,
 		      struct verbs_budget *budget)
 {

@@ -40,6 +40,9 @@ struct verbs_budget {
 	size_t bytes;
 };
 
+/* Whether as much as is registered then could be registered again: for what is a saving only. */
+bool verbs_budget_spares(const struct verbs_budget *budget, size_t bytes);
+
 struct verbs_cache {
 	const struct verbs_cache_ops *ops;
 	void *context;

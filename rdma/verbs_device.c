@@ -430,19 +430,14 @@ int verbs_expose(struct verbs_conn *conn, const void *address, size_t bytes, str
 	return 0;
 }
 
-/* Whether others could register as much again as all have then. */
-static bool spares_half(size_t bytes)
-{
-	int held = verbs_take(&lock);
-	bool spares = budget.bytes + bytes <= budget.bytes_max / 2;
-
-	verbs_give(&lock, held);
-	return spares;
-}
-
 int verbs_reserve(struct verbs_conn *conn, const void *address, size_t bytes, bool spares, struct verbs_region **out)
 {
-	if (spares && !spares_half(bytes))
+	bool may;
+	int held = verbs_take(&lock);
+
+	may = !spares || verbs_budget_spares(&budget, bytes);
+	verbs_give(&lock, held);
+	if (!may)
 		return -ENOMEM;
 	return conn->domain ? domain_get(conn->domain, address, bytes, RIGHT_WRITE, out) : -ENOTCONN;
 }

@@ -138,6 +138,18 @@ static void used_regions_stay(void **state)
 	use(0x800000, 40 * PAGE);
 }
 
+static void half_of_the_budget_is_spared(void **state)
+{
+	assert_true(verbs_budget_spares(&budget, 32 * PAGE));
+	assert_false(verbs_budget_spares(&budget, 33 * PAGE));
+	assert_false(verbs_budget_spares(&budget, SIZE_MAX));
+	use(0x100000, 8 * PAGE);
+	assert_true(verbs_budget_spares(&budget, 24 * PAGE));
+	assert_false(verbs_budget_spares(&budget, 25 * PAGE));
+	use(0x200000, 32 * PAGE);
+	assert_false(verbs_budget_spares(&budget, PAGE));
+}
+
 static void limit_of_the_system_makes_room_too(void **state)
 {
 	use(0x100000, 8 * PAGE);
@@ -237,6 +249,7 @@ int main(void)
 		TEST(region_that_covers_is_found_behind_others),
 		TEST(least_recently_used_goes_first),
 		TEST(used_regions_stay),
+		TEST(half_of_the_budget_is_spared),
 		TEST(limit_of_the_system_makes_room_too),
 		TEST(given_back_memory_is_registered_anew),
 		TEST(nothing_changes_while_it_may_not),
