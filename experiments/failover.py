@@ -21,7 +21,7 @@ THREADS, MESSAGE_BYTES = 8, 64 * 1024
 SAMPLE_S = 0.1
 BEFORE_S, AFTER_S, COUNTED_S = 3.0, 15.0, 2.0
 START_S, LIMIT_S = 30, 60
-SPARE_S = 4.0  # that the transfer goes on behind the last sample, for a machine that is slow
+SPARE_S = 8.0  # that the transfer goes on behind the last sample, for a machine that is slow to break and to mend
 ROUNDS_MAX = 2
 PACKET_BYTES = 4096  # of RDMA, at the lab's MTU
 QUIET_BYTES = 4096  # within a sample: what keeps a connection alive is no progress
@@ -84,7 +84,15 @@ class Watch:
 
     def until(self, end, program):
         """Samples until so many seconds have passed since the beginning, while the program runs."""
-        while self.now() < end:
+        self.as_long_as(lambda: self.now() < end, program)
+
+    def until_ended(self, command, program):
+        """Samples until a command has ended: beside a transfer that has the processors, `tc` takes seconds to do its work."""
+        self.as_long_as(lambda: command.poll() is None, program)
+        end(command)
+
+    def as_long_as(self, goes_on, program):
+        while goes_on():
             if program.process.poll() is not None:
                 program.wait(1)
                 raise ProgramFailed("ended before it was to be measured")
@@ -156,15 +164,14 @@ class Failover:
             self._await_flow(client)
             watch = Watch()
             watch.until(BEFORE_S, client)
+            whole = watch.now()
+            watch.until_ended(begin(breaks), client)
             broken = watch.now()
-            breaking = begin(breaks)
             watch.until(broken + mend_after, client)
-            end(breaking)
+            watch.until_ended(begin(mends), client)
             healed = watch.now()
-            mending = begin(mends)
-            watch.until(healed + AFTER_S, client)
-            end(mending)
             mended = True
+            watch.until(healed + AFTER_S, client)
             client.wait(length)
             server.wait(LIMIT_S)
         finally:
@@ -172,7 +179,7 @@ class Failover:
                 subprocess.run(["sh", "-c", mends], capture_output=True, check=False)
             for program in reversed(ends):
                 program.end()
-        return {**self._told(watch, broken, healed), **self._of_the_ends(report, statistics)}
+        return {**self._told(watch, whole, broken, healed), **self._of_the_ends(report, statistics)}
 
     @staticmethod
     def _await_flow(client):
@@ -184,13 +191,14 @@ class Failover:
             time.sleep(SAMPLE_S / 2)
 
     @staticmethod
-    def _told(watch, broken, healed):
-        before, rdma_before = watch.rate(broken - COUNTED_S, broken)
+    def _told(watch, whole, broken, healed):
+        """`whole`: when the break began to be made; `broken`, when it was there; `healed`, when it was mended."""
+        before, rdma_before = watch.rate(whole - COUNTED_S, whole)
         last = watch.times[-1]
         after, rdma_after = watch.rate(last - COUNTED_S, last)
         return {
             "before_gbit_s": round(before, 4), "meanwhile_gbit_s": round(watch.rate(broken, healed)[0], 4), "after_gbit_s": round(after, 4),
-            "pause_s": round(watch.longest_pause(broken), 2), "rdma_before": round(rdma_before, 2), "rdma_after": round(rdma_after, 2),
+            "pause_s": round(watch.longest_pause(whole), 2), "rdma_before": round(rdma_before, 2), "rdma_after": round(rdma_after, 2),
             "break_s": round(broken, 2), "mend_s": round(healed, 2), "sample_s": SAMPLE_S,
             "samples": " ".join(str(count // 1000) for count in watch.samples),
         }

@@ -20,8 +20,8 @@ LIMITS_WORDS = (
 )
 FAILOVER_WORDS = (
     f"A verified transfer of {data.size_text(failover.MESSAGE_BYTES)} messages by {failover.THREADS} threads, each with a connection of its own. "
-    f"Speeds are of what comes at the receiver's interface, headers included: in the last {failover.COUNTED_S:g} s before the break, from the "
-    f"break until it is mended, and in the last {failover.COUNTED_S:g} of the {failover.AFTER_S:g} s behind that. The pause is the longest time in "
+    f"Speeds are of what comes at the receiver's interface, headers included: in the last {failover.COUNTED_S:g} s before the break, from "
+    f"when it is there until it is mended, and in the last {failover.COUNTED_S:g} of the {failover.AFTER_S:g} s behind that. The pause is the longest time in "
     f"which nothing came on any connection, in steps of {failover.SAMPLE_S:g} s.\n"
 )
 FAILOVER_COLUMNS = {"before_gbit_s": "before, Gbit/s", "meanwhile_gbit_s": "meanwhile", "after_gbit_s": "afterwards",

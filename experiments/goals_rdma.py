@@ -3,6 +3,8 @@
 What zc is to reach between hosts: ratios to the device's own figures (perftest), to rsockets and to plain TCP, each measured in the
 same guest and in turn. Soft-RoCE computes each packet's checksum in the processor, and TCP there needs none: a stream can't beat it.
 """
+import itertools
+
 from experiments import data, network, stacks
 from experiments.goals import Goal, not_measured
 
@@ -55,23 +57,22 @@ def against_the_device(its):
                        WHERE_STREAMS)
 
 
-def figures_of(its, mode, column, size, other):
-    """Pairs of auto and another stack, and both medians in words."""
-    ours, theirs = (runs_at(its, stack, mode=mode, bytes=size) for stack in ("auto", other))
+def figures_of(its, path, mode, column, size, other):
+    """Pairs of a path and another stack, and both medians in words."""
+    ours, theirs = (runs_at(its, stack, mode=mode, bytes=size) for stack in (path, other))
     pairs = data.pairs(ours, theirs, column, column == "gbit_s")
     unit = "Gbit/s" if column == "gbit_s" else "µs"
     return pairs, f"{ours[column].median():.4g} against {theirs[column].median():.4g} {unit}"
 
 
 def against_the_others(its):
-    for mode, column, sizes, others in (
-            ("stream", "gbit_s", SIZES, {stacks.RSOCKETS: PEER_RATIO}),
-            ("ping-pong", "p50_us", [64], {stacks.RSOCKETS: PEER_TRIP_RATIO, stacks.PLAIN: TRIP_RATIO})):
-        for size in sizes:
-            for other, wanted in others.items():
-                name = f"{mode} of {data.size_text(size)} by auto against {other}"
-                pairs, words = figures_of(its, mode, column, size, other)
-                yield goal(name, wanted, pairs, words) if pairs else not_measured(name, f"at least {wanted} ×", f"auto and {other}")
+    for mode, column, sizes, paths, others, where in (
+            ("stream", "gbit_s", SIZES, ENGINE, {stacks.RSOCKETS: PEER_RATIO}, WHERE_STREAMS),
+            ("ping-pong", "p50_us", [64], ["auto"], {stacks.RSOCKETS: PEER_TRIP_RATIO, stacks.PLAIN: TRIP_RATIO}, None)):
+        for path, size, other in itertools.product(paths, sizes, others):
+            name, wanted = f"{mode} of {data.size_text(size)} by {path} against {other}", others[other]
+            pairs, words = figures_of(its, path, mode, column, size, other)
+            yield goal(name, wanted, pairs, words, where) if pairs else not_measured(name, f"at least {wanted} ×", f"{path} and {other}")
 
 
 def asynchronous(its):
