@@ -89,7 +89,7 @@ struct verbs_device {
 	uint32_t gids; /* of the active ports */
 	uint32_t queue_pairs;
 	uint32_t reads_out, reads_in; /* RDMA READs under way, as asking and as answering end */
-	bool on_demand;		      /* pages need not be pinned (not used yet) */
+	bool on_demand;		      /* says that pages need not be pinned; not made use of (decision 0029) */
 };
 
 /*

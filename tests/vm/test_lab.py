@@ -162,6 +162,17 @@ def test_wrong_arguments_are_named(lab, arguments, words):
     assert words in done.stderr
 
 
+def test_kernel_that_is_no_package_is_named(lab, tmp_path):
+    """And what is there is left alone."""
+    for name in ["kernel", "release"]:
+        (tmp_path / name).write_text("as it was", encoding="ascii")
+    (tmp_path / "modules").mkdir()
+    done = lab("--no-install", "--prepare", env={**environment(), "LAB_DIR": str(tmp_path), "LAB_KERNEL": "/etc/passwd"})
+    assert done.returncode == 1
+    assert "LAB_KERNEL: '/etc/passwd'; allowed are files of Debian packages" in done.stderr
+    assert (tmp_path / "kernel").read_text(encoding="ascii") == "as it was"
+
+
 def test_help_names_every_option(lab):
     done = lab("--help")
     assert done.returncode == 0
