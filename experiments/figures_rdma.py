@@ -22,7 +22,7 @@ FAILOVER_WORDS = (
     f"A verified transfer of {data.size_text(failover.MESSAGE_BYTES)} messages by {failover.THREADS} threads, each with a connection of its own. "
     f"Speeds are of what comes at the receiver's interface, headers included: in the last {failover.COUNTED_S:g} s before the break, from "
     f"when it is there until it is mended, and in the last {failover.COUNTED_S:g} of the {failover.AFTER_S:g} s behind that. The pause is the longest time in "
-    f"which nothing came on any connection, in steps of {failover.SAMPLE_S:g} s.\n"
+    f"which less than {data.size_text(failover.QUIET_BYTES)} came in each {failover.SAMPLE_S:g} s: what is sent again in vain is counted at the interface, too.\n"
 )
 FAILOVER_COLUMNS = {"before_gbit_s": "before, Gbit/s", "meanwhile_gbit_s": "meanwhile", "after_gbit_s": "afterwards",
                     "pause_s": "longest pause, s", "rdma_before": "of it by RDMA, before", "rdma_after": "afterwards"}
