@@ -15,7 +15,8 @@
 
 static _Atomic bool no_more;
 
-static int create(void *(*body)(void *), void *arg, size_t stack_bytes)
+/* Detached without `joined`. */
+static int create(void *(*body)(void *), void *arg, size_t stack_bytes, pthread_t *joined)
 {
 	pthread_attr_t attributes;
 	pthread_t thread;
@@ -23,15 +24,15 @@ static int create(void *(*body)(void *), void *arg, size_t stack_bytes)
 
 	if (rc)
 		return rc;
-	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+	pthread_attr_setdetachstate(&attributes, joined ? PTHREAD_CREATE_JOINABLE : PTHREAD_CREATE_DETACHED);
 	if (stack_bytes != DEFAULT_STACK)
 		pthread_attr_setstacksize(&attributes, stack_bytes);
-	rc = pthread_create(&thread, &attributes, body, arg);
+	rc = pthread_create(joined ? joined : &thread, &attributes, body, arg);
 	pthread_attr_destroy(&attributes);
 	return rc;
 }
 
-int thread_start(void *(*body)(void *), void *arg, size_t stack_bytes)
+static int start(void *(*body)(void *), void *arg, size_t stack_bytes, pthread_t *joined)
 {
 	uint64_t blocked = ~(1ull << 31 | 1ull << 32), before;
 	int saved = errno, rc;
@@ -42,12 +43,22 @@ int thread_start(void *(*body)(void *), void *arg, size_t stack_bytes)
 	stack_bytes = DEFAULT_STACK; /* frames are larger there */
 #endif
 	sys_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&blocked, (long)&before, sizeof(blocked), 0, 0);
-	rc = create(body, arg, stack_bytes);
+	rc = create(body, arg, stack_bytes, joined);
 	if (rc == EINVAL) /* the static thread-local data of this program is larger than that */
-		rc = create(body, arg, DEFAULT_STACK);
+		rc = create(body, arg, DEFAULT_STACK, joined);
 	sys_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&before, 0, sizeof(before), 0, 0);
 	errno = saved;
 	return -rc;
+}
+
+int thread_start(void *(*body)(void *), void *arg, size_t stack_bytes)
+{
+	return start(body, arg, stack_bytes, NULL);
+}
+
+int thread_start_joined(void *(*body)(void *), void *arg, size_t stack_bytes, pthread_t *out)
+{
+	return start(body, arg, stack_bytes, out);
 }
 
 void thread_starts_no_more(void)

@@ -6,6 +6,7 @@
 #ifndef ZC_COMMON_THREAD_H
 #define ZC_COMMON_THREAD_H
 
+#include <pthread.h>
 #include <stddef.h>
 
 /*
@@ -14,6 +15,9 @@
  * cancellation). Returns 0 or -errno; errno is kept.
  */
 int thread_start(void *(*body)(void *), void *arg, size_t stack_bytes);
+
+/* The same for one that the caller joins, once: until it has, the thread may be in the middle of what libc does at a thread's end, with locks of libc's. */
+int thread_start_joined(void *(*body)(void *), void *arg, size_t stack_bytes, pthread_t *out);
 
 /*
  * From here on thread_start() returns -EAGAIN, here and in the children of this process: for one that was forked past libc while another

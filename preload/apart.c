@@ -15,6 +15,7 @@
 #include "common/room.h"
 #include "common/sys.h"
 #include "common/thread.h"
+#include "preload/real.h"
 #include "preload/table.h"
 
 #ifndef CLOSE_RANGE_UNSHARE
@@ -253,6 +254,8 @@ static bool know_own(void)
 void apart_run(void (*body)(void *arg), void *arg)
 {
 	struct stat found;
+	pthread_t thread;
+	bool ran;
 
 	job.body = body;
 	job.arg = arg;
@@ -262,7 +265,15 @@ void apart_run(void (*body)(void *arg), void *arg)
 		return;
 	}
 	job.way = found.st_ino;
-	if (thread_start(run_apart, NULL, STACK_BYTES) < 0 || !serve())
+	if (thread_start_joined(run_apart, NULL, STACK_BYTES, &thread) < 0) {
+		body(arg);
+		return;
+	}
+	ran = serve();
+	/* All of it, and libc's locks for its stack with it: a fork past libc waits for who is here, and its child would find them taken for ever. */
+	real_resolve();
+	real.pthread_join(thread, NULL);
+	if (!ran)
 		body(arg);
 }
 

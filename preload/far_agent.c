@@ -235,7 +235,8 @@ static void follow_no_more(const struct conn *conn, struct engine *engine, struc
 	lock_give(&engine->in, &hold);
 }
 
-static void serve_held(struct conn *conn, struct engine *engine)
+/* `meets`: within the gate. What is asked for only now has kicked, and is served then. */
+static void serve_held(struct conn *conn, struct engine *engine, bool meets)
 {
 	struct far *far = conn->far;
 
@@ -243,7 +244,7 @@ static void serve_held(struct conn *conn, struct engine *engine)
 		serve_lanes(conn, engine);
 	if (far && atomic_exchange(&far->unwanted, false))
 		far_settles(conn, engine);
-	if (far && atomic_exchange(&far->asked, false))
+	if (far && meets && atomic_exchange(&far->asked, false))
 		far_try_to_reach(conn, engine, far);
 	if (far)
 		far_drop_meeting_if_over(engine, far);
@@ -258,7 +259,7 @@ static void serve_held(struct conn *conn, struct engine *engine)
 		follow_no_more(conn, engine, far);
 }
 
-static void serve_engine(struct conn *conn)
+static void serve_engine(struct conn *conn, bool meets)
 {
 	int fd = conn_fd(conn);
 	struct engine *engine = conn->far && fd >= 0 ? engine_enter(conn, fd) : NULL;
@@ -269,7 +270,7 @@ static void serve_engine(struct conn *conn)
 	atomic_thread_fence(memory_order_seq_cst);
 	/* Else it is left to others, whose queue pair and lanes may be new, and not in this process. */
 	if (conn->holder.counts)
-		serve_held(conn, engine);
+		serve_held(conn, engine, meets);
 	engine_leave(conn);
 	atomic_store(&agent_at, NULL);
 }
@@ -306,7 +307,7 @@ static void serve(struct conn *conn)
 
 	if (meets)
 		gate_enter();
-	serve_engine(conn);
+	serve_engine(conn, meets);
 	if (meets)
 		gate_leave();
 }
@@ -323,6 +324,9 @@ static void bury_all(void)
 {
 	struct far *far = atomic_exchange(&graveyard, NULL);
 
+	if (!far)
+		return;
+	gate_enter(); /* for the allocator's locks */
 	while (far) {
 		struct far *next = far->next;
 
@@ -333,6 +337,7 @@ static void bury_all(void)
 		pool_give(&pool, far);
 		far = next;
 	}
+	gate_leave();
 }
 
 static bool owes(struct conn *conn)
@@ -491,8 +496,10 @@ bool far_ready(void)
 		return false;
 	now = open_descriptors() ? RUNNING : FAILED;
 	atomic_store(&state, now);
+	gate_enter(); /* libc's locks for stacks: a child of a fork past libc would find them taken for ever */
 	if (now == RUNNING && thread_start(agent_run, NULL, STACK_BYTES))
 		atomic_store(&state, FAILED);
+	gate_leave();
 	errno = saved;
 	return atomic_load(&state) == RUNNING;
 }

@@ -16,6 +16,7 @@
 #include "common/room.h"
 #include "common/sys.h"
 #include "common/thread.h"
+#include "preload/gate.h"
 #include "preload/sg.h"
 
 #define STACK_BYTES (64 * 1024)
@@ -220,7 +221,7 @@ static void *flusher_run(void *unused)
 bool flusher_ready(void)
 {
 	int now = atomic_load_explicit(&state, memory_order_acquire);
-	int saved = errno;
+	int saved = errno, rc;
 	long fd;
 
 	if (now == RUNNING)
@@ -232,7 +233,10 @@ bool flusher_ready(void)
 		goto fail;
 	atomic_store(&wake_fd, sys_fd_raise((int)fd));
 	table_own_add(atomic_load(&wake_fd));
-	if (thread_start(flusher_run, NULL, STACK_BYTES))
+	gate_enter(); /* libc's locks for stacks: a child of a fork past libc would find them taken for ever */
+	rc = thread_start(flusher_run, NULL, STACK_BYTES);
+	gate_leave();
+	if (rc)
 		goto close_fd;
 	atomic_store_explicit(&state, RUNNING, memory_order_release);
 	errno = saved;

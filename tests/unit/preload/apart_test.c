@@ -13,6 +13,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -288,6 +289,38 @@ static void first_thread_with_another_table_is_found_out(void **state)
 	assert_int_equal(status, 0);
 }
 
+static pthread_key_t last;
+static sem_t returned;
+static _Atomic bool has_ended;
+
+/* What libc does at a thread's end takes as long as this: until the caller goes on, which it is not to do. */
+static void end_slowly(void *value)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_nsec += 200000000;
+	until.tv_sec += until.tv_nsec / 1000000000;
+	until.tv_nsec %= 1000000000;
+	has_ended = sem_timedwait(&returned, &until) < 0;
+}
+
+static void end_slowly_there(void *unused)
+{
+	pthread_setspecific(last, &last);
+}
+
+/* A fork past libc waits for who is in there: its child would find the locks of libc's that a thread takes at its end taken for ever. */
+static void thread_has_ended_behind_it(void **state)
+{
+	assert_int_equal(pthread_key_create(&last, end_slowly), 0);
+	sem_init(&returned, 0, 0);
+	apart_run(end_slowly_there, NULL);
+	assert_true(has_ended);
+	sem_post(&returned);
+	pthread_key_delete(last);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -298,6 +331,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(what_was_kept_before_and_is_closed_there_is_closed_here, begin, end),
 		cmocka_unit_test_setup_teardown(kept_number_may_become_another_descriptor, begin, end),
 		cmocka_unit_test_setup_teardown(nothing_stays_open_there, begin, end),
+		cmocka_unit_test_setup_teardown(thread_has_ended_behind_it, begin, end),
 		cmocka_unit_test_setup_teardown(work_is_done_here_where_it_cannot_be_elsewhere, begin, end),
 	};
 
