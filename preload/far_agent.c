@@ -235,7 +235,7 @@ static void follow_no_more(const struct conn *conn, struct engine *engine, struc
 	lock_give(&engine->in, &hold);
 }
 
-/* `meets`: within the gate. What is asked for only now has kicked, and is served then. */
+/* `meets`: within the gate. What is asked for only now, by the program or on the way here, comes again, and is within it then. */
 static void serve_held(struct conn *conn, struct engine *engine, bool meets)
 {
 	struct far *far = conn->far;
@@ -244,7 +244,9 @@ static void serve_held(struct conn *conn, struct engine *engine, bool meets)
 		serve_lanes(conn, engine);
 	if (far && atomic_exchange(&far->unwanted, false))
 		far_settles(conn, engine);
-	if (far && meets && atomic_exchange(&far->asked, false))
+	if (far && !meets && atomic_load(&far->asked))
+		far_kick();
+	else if (far && meets && atomic_exchange(&far->asked, false))
 		far_try_to_reach(conn, engine, far);
 	if (far)
 		far_drop_meeting_if_over(engine, far);
