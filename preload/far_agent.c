@@ -235,7 +235,10 @@ static void follow_no_more(const struct conn *conn, struct engine *engine, struc
 	lock_give(&engine->in, &hold);
 }
 
-/* `meets`: within the gate. What is asked for only now, by the program or on the way here, comes again, and is within it then. */
+/*
+ * `meets`: within the gate, and what is to be opened may be. What is asked for only now, by the program or on the way here, comes again, and
+ * is within it then; but not at the end of the process, where meetings stay as they are.
+ */
 static void serve_held(struct conn *conn, struct engine *engine, bool meets)
 {
 	struct far *far = conn->far;
@@ -244,17 +247,19 @@ static void serve_held(struct conn *conn, struct engine *engine, bool meets)
 		serve_lanes(conn, engine);
 	if (far && atomic_exchange(&far->unwanted, false))
 		far_settles(conn, engine);
-	if (far && !meets && atomic_load(&far->asked))
+	if (far && !meets && atomic_load(&far->asked) && far_opens())
 		far_kick();
 	else if (far && meets && atomic_exchange(&far->asked, false))
 		far_try_to_reach(conn, engine, far);
 	if (far)
 		far_drop_meeting_if_over(engine, far);
-	if (far && far->listener) {
+	if (far && far->listener && meets) {
 		far_take_visitor(conn, engine, far);
 		if (far->listener)
 			watch(far, far_verbs->listener_fd(far->listener), EPOLL_CTL_MOD);
 	}
+	if (far && far->opening && !meets)
+		return;
 	if (far && link_of(far))
 		serve_link(conn, engine, far);
 	else if (far && atomic_load(&far->follows))
@@ -300,7 +305,7 @@ void far_awaits_agent(void)
 
 /*
  * Who looks for devices loads their drivers, and a child that is forked in the middle of that has a loader whose lists are not whole: its
- * exit() walks through them. So a fork waits for it. Entered before the engine: who closes is inside, and may wait for this thread.
+ * exit() walks through them. So a fork waits for it, and so does exit(). Entered before the engine: who closes is inside, and may wait for this thread.
  */
 static void serve(struct conn *conn)
 {
@@ -309,7 +314,7 @@ static void serve(struct conn *conn)
 
 	if (meets)
 		gate_enter();
-	serve_engine(conn, meets);
+	serve_engine(conn, meets && far_opens());
 	if (meets)
 		gate_leave();
 }
@@ -317,7 +322,7 @@ static void serve(struct conn *conn)
 static void load(void)
 {
 	gate_enter();
-	if (!far_open_plug_in())
+	if (!far_opens() || !far_open_plug_in())
 		atomic_store(&state, FAILED);
 	gate_leave();
 }
@@ -499,6 +504,7 @@ bool far_ready(void)
 	now = open_descriptors() ? RUNNING : FAILED;
 	atomic_store(&state, now);
 	gate_enter(); /* libc's locks for stacks: a child of a fork past libc would find them taken for ever */
+	far_open_begin();
 	if (now == RUNNING && thread_start(agent_run, NULL, STACK_BYTES))
 		atomic_store(&state, FAILED);
 	gate_leave();

@@ -140,8 +140,11 @@ void far_drop_all(struct far *far);
 
 /*
  * far_open.c: the plug-in and what opens its descriptors (verbs.h), the agent's alone. goes_on: fd() was readable. A device is open once a
- * meeting has come to be, until one comes to nothing, or a queue pair breaks. What it takes is booked to far->spent.
+ * meeting has come to be, until one comes to nothing, or a queue pair breaks. What it takes is booked to far->spent. From begin() on exit()
+ * waits for what is inside of the gate; opens(), asked there, tells whether it has not begun: nothing is to be opened any more.
  */
+void far_open_begin(void);
+bool far_opens(void);
 bool far_load(void);
 bool far_open_plug_in(void);
 int far_open_listener(struct far *far, const struct sockaddr *address, struct verbs_listener **out);

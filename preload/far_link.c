@@ -68,12 +68,18 @@ bool far_loads_anew(void)
 #endif
 }
 
-/* Its own calls are libc's, not ours. */
+/* Its own calls are libc's, not ours; a sanitizer's run-time library takes them, and ends a process that keeps them from it. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define PAST_US 0
+#else
+#define PAST_US RTLD_DEEPBIND
+#endif
+
 static void *open_by_loader(const char *path)
 {
 	const int how = RTLD_NOW | RTLD_LOCAL;
 
-	return anew ? dlmopen(LM_ID_NEWLM, path, how) : dlopen(path, how | RTLD_DEEPBIND);
+	return anew ? dlmopen(LM_ID_NEWLM, path, how) : dlopen(path, how | PAST_US);
 }
 
 /* The parent's devices are to end with the parent. */

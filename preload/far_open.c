@@ -4,16 +4,47 @@
  * there on a step of a meeting takes no time, and a thread for it would be dear.
  */
 #define _GNU_SOURCE
+#include <stdlib.h>
+
 #include "common/clock.h"
 #include "preload/apart.h"
 #include "preload/far_internal.h"
+#include "preload/gate.h"
+
+#define ENDS_NS NS_PER_SEC /* for what is being opened at the end of the process */
 
 static _Atomic bool is_open;
+static _Atomic bool ends;
 static uint64_t loading; /* ns of a processor: of the plug-in, to be booked with the first meeting */
 
 void far_device_is_open(bool open)
 {
 	atomic_store(&is_open, open);
+}
+
+/*
+ * exit() takes libraries apart, by what they have registered and by their destructors: not while a thread of ours is in the middle of them.
+ * Registered while the program runs, so called before the loader's turn comes. A child of vfork ends nothing of ours.
+ */
+static void await_end(void)
+{
+	if (!conn_process_is_ours())
+		return;
+	atomic_store(&ends, true);
+	gate_await(ENDS_NS);
+}
+
+void far_open_begin(void)
+{
+	static _Atomic bool registered;
+
+	if (!atomic_exchange(&registered, true))
+		atexit(await_end);
+}
+
+bool far_opens(void)
+{
+	return !atomic_load(&ends);
 }
 
 struct work {

@@ -13,6 +13,7 @@
 
 static _Atomic uint32_t inside; /* threads */
 static _Atomic uint32_t closed;
+static _Atomic bool awaited;
 
 static void wait_while(_Atomic uint32_t *word, uint32_t value)
 {
@@ -28,7 +29,7 @@ static void wake(_Atomic uint32_t *word)
 
 static void step_out(void)
 {
-	if (atomic_fetch_sub(&inside, 1) == 1 && atomic_load(&closed))
+	if (atomic_fetch_sub(&inside, 1) == 1 && (atomic_load(&closed) || atomic_load(&awaited)))
 		wake(&inside);
 }
 
@@ -53,19 +54,31 @@ void gate_leave(void)
 	lock_less_deep();
 }
 
-void gate_close(void)
+static void wait_for_all(uint64_t ns)
 {
 	uint64_t until = 0;
 	uint32_t there;
 
-	atomic_store(&closed, 1);
 	while ((there = atomic_load(&inside))) {
 		if (!until)
-			until = clock_now() + PATIENCE_NS;
+			until = clock_now() + ns;
 		else if (clock_now() > until)
 			break;
 		wait_while(&inside, there);
 	}
+}
+
+void gate_close(void)
+{
+	atomic_store(&closed, 1);
+	wait_for_all(PATIENCE_NS);
+}
+
+void gate_await(uint64_t ns)
+{
+	atomic_store(&awaited, true);
+	wait_for_all(ns);
+	atomic_store(&awaited, false);
 }
 
 bool gate_has_others(void)

@@ -204,6 +204,7 @@ static void print_libzc(void)
 	     "Not seen: system calls that a program makes by bare instructions; the connection stays right, on TCP. A program that makes an\n"
 	     "io_uring by syscall(), or maps one by mmap(), has all its connections on TCP from then on.\n"
 	     "A child of a fork by a bare instruction, made while RDMA\'s libraries are being loaded (once in a process), must not use libc\'s loader: exit(), dlopen() and new threads wait for ever.\n"
+	     "exit() while RDMA\'s libraries are being loaded, or a device opened (once in a process, some ten milliseconds), waits for that, a second at most; _exit() does not.\n"
 	     "A connection that a packet filter sends to another address or port (REDIRECT, DNAT) stays on TCP. Where it changes a connection\'s own port (SNAT; of one that would "
 	     "otherwise be the same as a redirected one), and another connection of that user\'s has that port itself, the two are told apart by how much they have sent and received, and when: "
 	     "if they began within some milliseconds of each other (between hosts, within a second, and the first waited for its accept() meanwhile) and have done the same since, they may have each other\'s bytes. "

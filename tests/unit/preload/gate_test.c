@@ -14,6 +14,7 @@
 #include "preload/apart.h"
 #include "preload/choose.h"
 #include "preload/far.h"
+#include "preload/far_internal.h"
 #include "preload/watch.h"
 
 #define FORKS 200
@@ -197,26 +198,93 @@ static int fork_unseen(void)
 	return status;
 }
 
-/* Its agent has begun to load the plug-in when it forks. Returns how the child has ended; *unseen: that of a fork past libc. */
-static int fork_while_loading(int *unseen)
+/* Has the plug-in tell when it is in the middle of that, by the end that is returned. */
+static int be_told(const char *what)
 {
-	int ends[2], status = -1;
-	char fd[16], byte;
-	pid_t child;
+	int ends[2];
+	char fd[16];
 
 	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
 	ends[1] = apart_keep(ends[1]); /* the program's own are not where the plug-in is loaded */
 	snprintf(fd, sizeof(fd), "%d", ends[1]);
-	setenv("SLOW_PLUG_IN", fd, 1);
+	setenv(what, fd, 1);
+	return ends[0];
+}
+
+static int load_slowly(const char *what)
+{
+	int told = be_told(what);
+	char byte;
+
 	assert_true(far_ready());
-	assert_int_equal(read(ends[0], &byte, 1), 1);
+	assert_int_equal(read(told, &byte, 1), 1);
+	return told;
+}
+
+/* Returns how it has ended. */
+static int end_child(void (*before)(void))
+{
+	int status = -1;
+	pid_t child;
+
+	conn_before_fork();
+	child = fork();
+	conn_after_fork(child);
+	if (!child) {
+		before();
+		exit(0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	return status;
+}
+
+static void be_in_the_middle(void)
+{
+	load_slowly("SLOW_OWNER");
+}
+
+static void process_that_ends_waits_for_what_is_loaded(void **state)
+{
+	assert_int_equal(end_child(be_in_the_middle), 0);
+}
+
+static void load_late(void)
+{
+	int told = be_told("SLOW_PLUG_IN");
+	char byte;
+
+	if (!far_ready())
+		_exit(97);
+	while (!far_failed())
+		sched_yield();
+	if (recv(told, &byte, 1, MSG_DONTWAIT) == 1)
+		_exit(98);
+}
+
+static void have_it_loaded_late(void)
+{
+	atexit(load_late);
+	far_open_begin(); /* whose turn comes first */
+}
+
+static void process_that_ends_loads_no_more(void **state)
+{
+	assert_int_equal(end_child(have_it_loaded_late), 0);
+}
+
+/* Its agent has begun to load the plug-in when it forks. Returns how the child has ended; *unseen: that of a fork past libc. */
+static int fork_while_loading(int *unseen)
+{
+	int status = -1, told = load_slowly("SLOW_PLUG_IN");
+	pid_t child;
+
 	*unseen = fork_unseen();
 	conn_before_fork();
 	child = fork();
 	conn_after_fork(child);
 	if (!child)
 		exit(0); /* the loader's lists are walked through */
-	assert_int_equal(write(ends[0], "", 1), 1);
+	assert_int_equal(write(told, "", 1), 1);
 	assert_int_equal(waitpid(child, &status, 0), child);
 	return status;
 }
@@ -244,6 +312,8 @@ int main(void)
 		cmocka_unit_test(epoll_sets_end_before_a_fork_or_after_it),
 		cmocka_unit_test(duplicate_of_a_set_that_is_closed_is_none),
 		cmocka_unit_test(fork_opens_and_closes_what_its_handlers_want),
+		cmocka_unit_test(process_that_ends_waits_for_what_is_loaded),
+		cmocka_unit_test(process_that_ends_loads_no_more),
 		cmocka_unit_test(loading_is_over_in_a_child_or_unseen_and_then_it_starts_no_thread),
 	};
 
