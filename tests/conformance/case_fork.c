@@ -240,6 +240,7 @@ static void *close_locked(void *unused)
 	struct epoll_event event = { .events = EPOLLIN };
 	int port, listening = listen_on(addresses.ipv4, &port);
 
+	note_pair();
 	for (int i = 0; i < FORKS; i++) {
 		int set, there, here;
 

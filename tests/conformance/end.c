@@ -58,6 +58,11 @@ void note_wrong(const char *format, ...)
 	va_end(list);
 }
 
+void note_pair(void)
+{
+	atomic_store(&transcript->has_pair, true);
+}
+
 void note_result(const char *call, long result)
 {
 	if (result == -1)

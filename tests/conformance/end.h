@@ -50,6 +50,9 @@ void note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Writes down what must not be, in any mode: the runner fails a run with such a line even if all modes agree. */
 void note_wrong(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* This end has both ends of a connection, too: the library, where it is here, is at both, and they may meet. */
+void note_pair(void);
+
 #define EXPECT(condition)                                                                                              \
 	do {                                                                                                           \
 		if (!(condition))                                                                                      \

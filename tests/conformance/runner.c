@@ -149,6 +149,11 @@ static void run_case(const struct runner *runner, struct run *run, const struct 
 		finish(&run->ends[i]);
 }
 
+static bool has_pair(const struct run *run)
+{
+	return atomic_load(&run->ends[0].transcript->has_pair) || atomic_load(&run->ends[1].transcript->has_pair);
+}
+
 static void drop(struct run *run)
 {
 	for (int i = 0; i < ENDS; i++)
@@ -278,9 +283,9 @@ bool runner_case(struct runner *runner, const struct corpus_case *one)
 			print_run(&here);
 		}
 		good &= compare(runner, one, (enum mode)mode, &native, &here);
-		drop(&here);
 		if (runner->uses)
-			uses_collect(runner->uses, &runner->used);
+			uses_collect(runner->uses, &runner->used, mode == MODE_BOTH || !has_pair(&here));
+		drop(&here);
 	}
 	drop(&native);
 	fflush(stdout);

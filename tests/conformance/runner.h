@@ -30,9 +30,12 @@ struct runner {
 /* Runs one case in all modes asked for. Returns whether they agree; prints the difference otherwise. */
 bool runner_case(struct runner *runner, const struct corpus_case *one);
 
-/* uses.c: the statistics that preloaded ends leave, to show that the path under test carried bytes at all. */
+/*
+ * uses.c: the statistics that preloaded ends leave, to show that the path under test carried bytes at all; and how many ends
+ * met by RDMA, where those count.
+ */
 void uses_begin(void);
-void uses_collect(const char *path, struct used *used);
+void uses_collect(const char *path, struct used *used, bool meetings);
 void uses_end(void);
 
 /* Packets that this machine's soft-RoCE devices have sent since they are there. */

@@ -4,6 +4,7 @@
 #define ZC_CONFORMANCE_TRANSCRIPT_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #define TRANSCRIPT_LINE 512
@@ -11,7 +12,8 @@
 
 struct transcript {
 	_Atomic size_t used;
-	char text[(1 << 20) - sizeof(size_t)];
+	_Atomic bool has_pair;
+	char text[(1 << 20) - 2 * sizeof(size_t)];
 };
 
 /* Where the runner leaves the descriptors of an end: far above what a case counts, below what it may not raise. */

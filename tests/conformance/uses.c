@@ -40,7 +40,7 @@ static int path_number(const char *name)
 	exit(2);
 }
 
-static void add_up(int fd, int path, struct used *used)
+static void add_up(int fd, int path, struct used *used, bool meetings)
 {
 	const struct stats_segment *segment;
 
@@ -48,13 +48,13 @@ static void add_up(int fd, int path, struct used *used)
 		return;
 	for (uint32_t i = 0; i < segment->slots && i <= atomic_load(&segment->slots_used); i++) {
 		used->bytes += atomic_load(&segment->slot[i].path[path][STAT_PATH_BYTES]);
-		used->rdma_meetings += atomic_load(&segment->slot[i].conn[STAT_CONN_RDMA_MEETINGS]);
+		if (meetings)
+			used->rdma_meetings += atomic_load(&segment->slot[i].conn[STAT_CONN_RDMA_MEETINGS]);
 	}
 	stats_unmap(segment);
 }
 
-/* Adds up what the path carried and removes the files. */
-void uses_collect(const char *path, struct used *used)
+void uses_collect(const char *path, struct used *used, bool meetings)
 {
 	DIR *dir = opendir(directory);
 	struct dirent *entry;
@@ -65,7 +65,7 @@ void uses_collect(const char *path, struct used *used)
 		if (fd < 0)
 			continue;
 		if (used)
-			add_up(fd, path_number(path), used);
+			add_up(fd, path_number(path), used, meetings);
 		close(fd);
 		unlinkat(dirfd(dir), entry->d_name, 0);
 	}
@@ -96,7 +96,7 @@ void uses_end(void)
 {
 	if (!begun)
 		return;
-	uses_collect("", NULL);
+	uses_collect("", NULL, false);
 	rmdir(directory);
 	begun = false;
 }
