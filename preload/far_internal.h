@@ -12,7 +12,8 @@
 #define FAR_CODE_GO(codes) ((uint8_t)((codes) >> 8))
 #define FAR_CODE_RESUME(codes) ((uint8_t)((codes) >> 16))
 
-#define FAR_ANSWER_NS (50 * NS_PER_MS) /* for the peer's word; then it is given up */
+#define FAR_ANSWER_NS (50 * NS_PER_MS)	 /* for the peer's word; then it is given up */
+#define FAR_ANSWERS_NS (450 * NS_PER_MS) /* in addition, while it has other words */
 
 #define FAR_AREA_BYTES                                                                                                 \
 	(2u << 20) /* of a lane: so much may be announced at a time; what is registered counts against a limit */

@@ -101,7 +101,7 @@ struct verbs_setup {
 	uint32_t depth;			  /* work requests under way (128) */
 	uint32_t receives;		  /* notices under way from the peer (256) */
 	uint32_t reads;			  /* GETs under way (16), as far as both devices allow it */
-	uint32_t ack_timeout;		  /* 4.096 us << this, until a packet is sent again (16: 268 ms) */
+	uint32_t ack_timeout;		  /* 4.096 us << this, until a packet is sent again (14: 67 ms) */
 	uint32_t retries;		  /* of that, up to 7; some devices take 7 for ever (6) */
 	uint8_t nonce[VERBS_NONCE_BYTES]; /* connect(): of the offer. admit() has it already */
 	bool tells;			  /* admit(): the answer tells `counts` */

@@ -14,7 +14,7 @@
 #define DEPTH 128u
 #define RECEIVES 256u
 #define READS 16u
-#define ACK_TIMEOUT 16u
+#define ACK_TIMEOUT 14u
 #define RETRIES 6u /* soft-RoCE takes 7 for ever */
 
 /* Whoever reads a device's event may read another connection's: devices have one descriptor for all. */

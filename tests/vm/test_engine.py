@@ -154,6 +154,13 @@ def test_connection_outlives_its_queue_pair(guest, step):
     assert counted(guest, step, "ring_receive_bytes") > 0
 
 
+@pytest.mark.parametrize("path", ["bsdp", "zsdp", "azsdp"])
+def test_bytes_are_right_where_packets_are_lost(guest, path):
+    assert guest.measured(f"lossy-{path}")["verified"] is True
+    assert counted(guest, f"lossy-{path}", "rdma_meetings") > 0
+    assert counted(guest, f"lossy-{path}", "ring_receive_bytes" if path == "bsdp" else "get_bytes") > 0
+
+
 @pytest.mark.parametrize("how", ["close", "shutdown", "exit"])
 def test_connection_that_ends_in_an_outage_loses_nothing(guest, how):
     told = guest.measured(f"ended_by_{how}")

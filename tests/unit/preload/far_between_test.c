@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* A TAKEOVER between hosts that is not answered: what other threads do meanwhile, and how the stream ends behind it. */
+/*
+ * A TAKEOVER between hosts that is not answered, or late: what other threads do meanwhile, how the stream ends behind it, and how long the answer is
+ * waited for.
+ */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <semaphore.h>
@@ -152,6 +155,56 @@ static void cut_off_behind_an_answer_is_no_end(void **state)
 	assert_int_equal(receive_some(SERVER, &byte, 1, 0), -ECONNRESET);
 }
 
+static int words; /* the peer has yet, before it answers */
+
+/* As it takes what is in front of the move. More time passes than it may be silent. */
+static void has_other_words(struct plug *sleeper)
+{
+	struct far_part *far = &engine_of(CLIENT)->far;
+
+	if (!words || far->out != FAR_OUT_ENTERS) {
+		answer(sleeper);
+		return;
+	}
+	words--;
+	far->since -= FAR_ANSWER_NS + NS_PER_MS;
+	atomic_fetch_add(&lane_from(CLIENT)->shared->received, 1); /* its line tells anew, each time */
+}
+
+/* Returns whether there is a queue pair behind it. */
+static bool moves_with_words(int count, int flags)
+{
+	struct iovec iov = { (void *)(uintptr_t) "AAAA", 4 };
+	ssize_t rc;
+
+	begin_by_tcp();
+	words = count;
+	cable.agent = has_other_words;
+	rc = engine_send(conns[CLIENT], ends[CLIENT], &iov, 1, flags, &(enum zc_path){ PATH_BSDP });
+	assert_true(rc == 4 || rc == ENGINE_BY_KERNEL);
+	assert_int_equal(rc == 4, on_ring(CLIENT));
+	return atomic_load(&engine_of(CLIENT)->far.state) == FAR_UP;
+}
+
+static void peer_is_awaited_while_it_tells_of_something_else(void **state)
+{
+	assert_true(moves_with_words(3, 0));
+	assert_true(on_ring(CLIENT));
+	assert_int_equal(words, 0);
+}
+
+static void who_may_not_wait_goes_by_the_first_moment(void **state)
+{
+	assert_false(moves_with_words(3, MSG_DONTWAIT));
+	assert_in_range(words, 1, 2);
+}
+
+static void peer_that_tells_of_all_but_the_move_is_given_up(void **state)
+{
+	assert_false(moves_with_words(1000, 0));
+	assert_in_range(words, 1000 - 2 * FAR_ANSWERS_NS / FAR_ANSWER_NS, 999);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -160,6 +213,9 @@ int main(void)
 		CASE(nothing_but_data_comes_where_another_thread_shuts_down),
 		CASE(stream_ends_behind_a_takeover_that_was_given_up),
 		CASE(cut_off_behind_an_answer_is_no_end),
+		CASE(peer_is_awaited_while_it_tells_of_something_else),
+		CASE(who_may_not_wait_goes_by_the_first_moment),
+		CASE(peer_that_tells_of_all_but_the_move_is_given_up),
 	};
 #undef CASE
 
