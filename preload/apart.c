@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/log.h"
 #include "common/room.h"
 #include "common/sys.h"
 #include "common/thread.h"
@@ -137,6 +138,15 @@ static bool is_known(int fd)
 	return false;
 }
 
+/* What a library says to its user: with a log, it is there. */
+static void hear_libraries(void)
+{
+	int log = log_descriptor();
+
+	for (int output = STDOUT_FILENO; output <= STDERR_FILENO && is_known(log); output++)
+		sys_call(SYS_dup3, log, output, 0, 0, 0, 0);
+}
+
 /*
  * What was opened in a table that nobody else has begins with 3: what a library says to its user would else go to a device. The program's
  * own table is asked by its process, so not if the thread that began it has one of its own, or has ended.
@@ -164,6 +174,7 @@ static bool have_own_table(void)
 		sys_call(SYS_close, got, 0, 0, 0, 0, 0);
 	}
 	sys_call(SYS_close, self, 0, 0, 0, 0, 0);
+	hear_libraries();
 	return true;
 }
 

@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -18,6 +19,7 @@
 
 #include <cmocka.h>
 
+#include "common/log.h"
 #include "common/sys.h"
 #include "preload/apart.h"
 #include "preload/table.h"
@@ -321,6 +323,27 @@ static void thread_has_ended_behind_it(void **state)
 	pthread_key_delete(last);
 }
 
+static void speaks(void *unused)
+{
+	dprintf(STDOUT_FILENO, "Warning: one\n");
+	dprintf(STDERR_FILENO, "Warning: another\n");
+}
+
+/* Such as why a driver can't be loaded. */
+static void what_libraries_say_there_is_in_the_log(void **state)
+{
+	char file[64], got[64] = "";
+	int log = make();
+
+	snprintf(file, sizeof(file), "/proc/self/fd/%d", log);
+	assert_int_equal(log_open(LOG_WARN, file), 0);
+	table_own_keep(log_descriptor());
+	apart_run(speaks, NULL);
+	assert_true(pread(log, got, sizeof(got) - 1, 0) > 0);
+	assert_string_equal(got, "Warning: one\nWarning: another\n");
+	close(log);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -333,6 +356,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(nothing_stays_open_there, begin, end),
 		cmocka_unit_test_setup_teardown(thread_has_ended_behind_it, begin, end),
 		cmocka_unit_test_setup_teardown(work_is_done_here_where_it_cannot_be_elsewhere, begin, end),
+		/* Last: the log stays open. */
+		cmocka_unit_test_setup_teardown(what_libraries_say_there_is_in_the_log, begin, end),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
