@@ -341,21 +341,21 @@ static uint64_t answer_ns(struct engine *engine)
 /* Where the peer was when it was last heard of, and when (ns; 0: it was not looked at yet). */
 struct heard {
 	uint64_t at, since;
-	bool waits; /* the send may */
 };
 
 /*
  * Whether the peer's word has been waited for as long as it may be. One that is busy with what comes before the move tells of that meanwhile: it
  * is there, and a send that may wait goes by its last word; any other goes by the first moment.
  */
-static bool is_silent(const struct engine *engine, struct heard *heard, uint64_t since, uint64_t answer)
+static bool is_silent(const struct engine *engine, struct heard *heard, uint64_t since, uint64_t answer, int fd,
+		      int flags)
 {
 	uint64_t now = clock_now(), there = engine_receiver_at(&engine->channel.out);
 
 	if (!heard->since || there != heard->at)
-		*heard = (struct heard){ there, heard->since ? now : since, heard->waits };
+		*heard = (struct heard){ there, heard->since ? now : since };
 	return now - since > answer &&
-	       (!heard->waits || now - heard->since > answer || now - since > answer + FAR_ANSWERS_NS);
+	       (now - heard->since > answer || now - since > answer + FAR_ANSWERS_NS || !conn_waits(fd, flags));
 }
 
 /*
@@ -367,7 +367,7 @@ static int reach_place(struct conn *conn, struct engine *engine, int fd, int fla
 	uint32_t before = signals_end_calls;
 	uint64_t until = UINT64_MAX;
 	bool asked = false;
-	struct heard heard = { .waits = conn_waits(fd, flags) };
+	struct heard heard = { 0, 0 };
 	struct lock_hold hold;
 
 	for (;;) {
@@ -393,7 +393,7 @@ static int reach_place(struct conn *conn, struct engine *engine, int fd, int fla
 		}
 		if (out == FAR_OUT_OWES && signals_end_calls != before)
 			return -EINTR;
-		if (out != FAR_OUT_OWES && is_silent(engine, &heard, since, answer)) {
+		if (out != FAR_OUT_OWES && is_silent(engine, &heard, since, answer, fd, flags)) {
 			log_info("a peer on another host did not say in time that it knows of a move");
 			far_give_up(conn, engine);
 		}
