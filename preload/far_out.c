@@ -314,8 +314,8 @@ static void wait_a_moment(struct conn *conn, enum far_out out, int fd, uint64_t 
 		far_sleep(conn, 1);
 }
 
-/* Until when a send may wait for room. */
-static uint64_t send_deadline(int fd, int flags)
+/* How long a send may wait, ns; 0: not at all; UINT64_MAX: for ever. */
+static uint64_t send_waits_ns(int fd, int flags)
 {
 	struct timeval limit = { 0 };
 	socklen_t bytes = sizeof(limit);
@@ -325,7 +325,15 @@ static uint64_t send_deadline(int fd, int flags)
 		return 0;
 	sys_call(SYS_getsockopt, fd, SOL_SOCKET, SO_SNDTIMEO, (long)&limit, (long)&bytes, 0);
 	ns = (uint64_t)limit.tv_sec * NS_PER_SEC + (uint64_t)limit.tv_usec * NS_PER_US;
-	return ns ? clock_now() + ns : UINT64_MAX;
+	return ns ? ns : UINT64_MAX;
+}
+
+/* Until when it may wait for room. */
+static uint64_t send_deadline(int fd, int flags)
+{
+	uint64_t waits = send_waits_ns(fd, flags);
+
+	return waits && waits != UINT64_MAX ? clock_now() + waits : waits;
 }
 
 /* For the peer's word. Behind a SWITCH it fetches first what is announced. */
@@ -345,7 +353,7 @@ struct heard {
 
 /*
  * Whether the peer's word has been waited for as long as it may be. One that is busy with what comes before the move tells of that meanwhile: it
- * is there, and a send that may wait goes by its last word; any other goes by the first moment.
+ * is there, and a send that may wait, and as long as it may, goes by its last word; any other goes by the first moment.
  */
 static bool is_silent(const struct engine *engine, struct heard *heard, uint64_t since, uint64_t answer, int fd,
 		      int flags)
@@ -354,8 +362,8 @@ static bool is_silent(const struct engine *engine, struct heard *heard, uint64_t
 
 	if (!heard->since || there != heard->at)
 		*heard = (struct heard){ there, heard->since ? now : since };
-	return now - since > answer &&
-	       (now - heard->since > answer || now - since > answer + FAR_ANSWERS_NS || !conn_waits(fd, flags));
+	return now - since > answer && (now - heard->since > answer || now - since > answer + FAR_ANSWERS_NS ||
+					now - since > send_waits_ns(fd, flags));
 }
 
 /*

@@ -199,6 +199,15 @@ static void who_may_not_wait_goes_by_the_first_moment(void **state)
 	assert_in_range(words, 1, 2);
 }
 
+static void who_may_wait_for_a_time_goes_by_that(void **state)
+{
+	struct timeval limit = { .tv_usec = 5 * FAR_ANSWER_NS / (2 * NS_PER_US) };
+
+	assert_int_equal(setsockopt(ends[CLIENT], SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)), 0);
+	assert_false(moves_with_words(1000, 0));
+	assert_in_range(words, 1000 - 4, 1000 - 3);
+}
+
 static void peer_that_tells_of_all_but_the_move_is_given_up(void **state)
 {
 	assert_false(moves_with_words(1000, 0));
@@ -215,6 +224,7 @@ int main(void)
 		CASE(cut_off_behind_an_answer_is_no_end),
 		CASE(peer_is_awaited_while_it_tells_of_something_else),
 		CASE(who_may_not_wait_goes_by_the_first_moment),
+		CASE(who_may_wait_for_a_time_goes_by_that),
 		CASE(peer_that_tells_of_all_but_the_move_is_given_up),
 	};
 #undef CASE
