@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* A lane's way from TCP to the ring: when it may, what is waited for, and what the socket's options are meanwhile. */
 #define _GNU_SOURCE
+#include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <string.h>
+#include <sys/ioctl.h>
 
 #include "common/clock.h"
 #include "common/sys.h"
@@ -21,17 +23,48 @@
 #define CATCH_UP_NS (20 * NS_PER_MS)
 #define CATCH_UP_SHARE 16
 
+#define LOOKS 8 /* for one that no acknowledgement falls into */
+
+static bool ask_kernel(int fd, struct tcp_info *info)
+{
+	socklen_t bytes = sizeof(*info);
+
+	memset(info, 0, sizeof(*info));
+	return sys_call(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, (long)info, (long)&bytes, 0) >= 0 &&
+	       bytes >= offsetof(struct tcp_info, tcpi_dsack_dups);
+}
+
 /* Bytes that the kernel has been given on this socket, doorbells included; UINT64_MAX if it can't say. */
 static uint64_t written(int fd)
 {
 	struct tcp_info info;
-	socklen_t bytes = sizeof(info);
 
-	memset(&info, 0, sizeof(info));
-	if (sys_call(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, (long)&info, (long)&bytes, 0) < 0 ||
-	    bytes < offsetof(struct tcp_info, tcpi_dsack_dups))
+	if (!ask_kernel(fd, &info))
 		return UINT64_MAX;
 	return info.tcpi_bytes_sent - info.tcpi_bytes_retrans + info.tcpi_notsent_bytes;
+}
+
+/*
+ * The same by sequence numbers: what is acknowledged, and what is in the socket's queue. The counts above go wrong where a segment does not
+ * leave this host (no route while an interface is down, a full queueing discipline, no memory): it is counted as sent, and, once it is sent, not
+ * as a repetition. A SYN that was acknowledged is counted, too. Returns false if acknowledgements came all the time.
+ */
+static bool written_by_numbers(int fd, enum stats_role role, uint64_t *bytes)
+{
+	struct tcp_info before, after;
+	int queued = 0;
+
+	for (int i = 0; i < LOOKS; i++) {
+		if (!ask_kernel(fd, &before) || sys_call(SYS_ioctl, fd, SIOCOUTQ, (long)&queued, 0, 0, 0) < 0 ||
+		    !ask_kernel(fd, &after)) {
+			*bytes = UINT64_MAX;
+			return true;
+		}
+		*bytes = after.tcpi_bytes_acked - (role == ROLE_CLIENT) + (uint64_t)queued;
+		if (before.tcpi_bytes_acked == after.tcpi_bytes_acked)
+			return true;
+	}
+	return false;
 }
 
 static void set_option(int fd, int name, bool value)
@@ -130,14 +163,20 @@ bool engine_gets_option(struct conn *conn, int fd, int name, int *value)
 	return access_option(conn, fd, name, false, value);
 }
 
+/* Bytes of the stream that are the kernel's, and doorbells: by what we have given it. */
+static uint64_t counted(struct engine *engine)
+{
+	struct lane_shared *out = engine->channel.out.shared;
+
+	return atomic_load(&out->sent) - engine->ring_bytes + atomic_load(&out->bells);
+}
+
 /*
  * Moves the lane to the ring if nothing speaks against it. Bytes that somebody has sent behind our back are still in the
  * stream, unseen by the counts: then never. Under the lock.
  */
 bool engine_enter_ring(struct conn *conn, struct engine *engine, int fd)
 {
-	struct lane_shared *out = engine->channel.out.shared;
-
 	if (engine->pinned || engine->raw_sending || atomic_load_explicit(&conn->sg.held, memory_order_relaxed))
 		return false;
 	if (away_stays(&engine->away) && !settings.ring_keep) {
@@ -148,10 +187,18 @@ bool engine_enter_ring(struct conn *conn, struct engine *engine, int fd)
 		stats_reason(conn->slot, REASON_NOT_CAUGHT_UP);
 		return false;
 	}
-	if (written(fd) != atomic_load(&out->sent) - engine->ring_bytes + atomic_load(&out->bells)) {
-		engine->pinned = true;
-		stats_reason(conn->slot, REASON_DETACHED);
-		return false;
+	if (written(fd) != counted(engine)) {
+		uint64_t bytes;
+
+		if (!written_by_numbers(fd, engine->role, &bytes)) {
+			stats_reason(conn->slot, REASON_NOT_CAUGHT_UP);
+			return false;
+		}
+		if (bytes != counted(engine)) {
+			engine->pinned = true;
+			stats_reason(conn->slot, REASON_DETACHED);
+			return false;
+		}
 	}
 	if (!lane_take_over(&engine->channel.out))
 		return false;

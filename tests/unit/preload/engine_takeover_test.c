@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* When a lane leaves TCP: both ends of a real connection in this process, the one's bytes still in the stream. */
 #define _GNU_SOURCE
+#include <net/if.h>
+#include <sched.h>
 #include <time.h>
 
 #include "common/clock.h"
@@ -121,6 +123,91 @@ static void small_raw_send_does_not_wait_behind_a_doorbell(void **state)
 	assert_int_equal(nodelay_of(ends[0]), 0);
 }
 
+/* In a network that is this program's own: its one address. */
+static void set_address(bool there)
+{
+	struct ifreq ask = { .ifr_name = "lo" };
+	struct sockaddr_in address = { .sin_family = AF_INET };
+	int any = socket(AF_INET, SOCK_DGRAM, 0);
+
+	address.sin_addr.s_addr = there ? htonl(INADDR_LOOPBACK) : INADDR_ANY;
+	memcpy(&ask.ifr_addr, &address, sizeof(address));
+	assert_int_equal(ioctl(any, SIOCSIFADDR, &ask), 0);
+	if (there) {
+		ask.ifr_flags = IFF_UP;
+		assert_int_equal(ioctl(any, SIOCSIFFLAGS, &ask), 0);
+	}
+	close(any);
+}
+
+static bool own_network;
+
+/* This program does not leave it again. */
+static int connect_in_network(void **state)
+{
+	own_network = own_network || !unshare(CLONE_NEWNET) || !unshare(CLONE_NEWUSER | CLONE_NEWNET);
+	if (own_network)
+		set_address(true);
+	return connect_ends(state);
+}
+
+/* Raw pieces, the first and the last of which can't leave the host: the kernel counts them, and again when they can. All are received. */
+static void send_in_outages(int end)
+{
+	char byte;
+
+	assert_true(lane_switch(lane_from(end)));
+	assert_int_equal(receive_some(1 - end, &byte, 1, MSG_DONTWAIT), -EAGAIN);
+	for (int i = 0; i < 3; i++) {
+		struct engine_raw raw;
+
+		set_address(i == 1);
+		raw = engine_raw_begins(conns[end], ends[end], 0);
+		raw.done = send(ends[end], piece, PIECE, MSG_NOSIGNAL);
+		engine_raw_ends(&raw);
+		assert_int_equal(raw.done, PIECE);
+	}
+	set_address(true);
+	for (int taken = 0; taken < 3 * PIECE;) {
+		ssize_t rc = receive_some(1 - end, piece, PIECE, 0);
+
+		assert_true(rc > 0);
+		taken += (int)rc;
+	}
+}
+
+static bool comes_to_the_ring(int end)
+{
+	struct lane_shared *shared = lane_from(end)->shared;
+	char byte;
+
+	for (int i = 0; i < SENDS_MAX && !atomic_load(&shared->on_ring); i++)
+		assert_true(send_whole(end, "x") == 1 && receive_some(1 - end, &byte, 1, 0) == 1);
+	return atomic_load(&shared->on_ring);
+}
+
+static void outage_keeps_no_lane_on_tcp(void **state)
+{
+	if (!own_network)
+		skip(); /* not allowed here */
+	for (int end = 0; end < 2; end++) {
+		send_in_outages(end);
+		assert_true(comes_to_the_ring(end));
+	}
+}
+
+static void byte_of_somebody_else_does_behind_an_outage_too(void **state)
+{
+	char byte;
+
+	if (!own_network)
+		skip();
+	send_in_outages(0);
+	assert_int_equal(send(ends[0], "s", 1, 0), 1);
+	assert_int_equal(recv(ends[1], &byte, 1, 0), 1);
+	assert_false(comes_to_the_ring(0));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -129,6 +216,9 @@ int main(void)
 						close_ends),
 		cmocka_unit_test_setup_teardown(large_sends_do_not_wait, connect_ends, close_ends),
 		cmocka_unit_test_setup_teardown(small_raw_send_does_not_wait_behind_a_doorbell, connect_ends,
+						close_ends),
+		cmocka_unit_test_setup_teardown(outage_keeps_no_lane_on_tcp, connect_in_network, close_ends),
+		cmocka_unit_test_setup_teardown(byte_of_somebody_else_does_behind_an_outage_too, connect_in_network,
 						close_ends),
 	};
 
