@@ -119,7 +119,7 @@ void engine_open(struct conn *conn, const struct sockaddr_storage *local, const 
 	if (!engine_serves(conn->policy) || settings.transport == TRANSPORT_NONE || guest_sandboxed())
 		return;
 	if (peer->ss_family && !meet_is_local(&names) && !far_possible()) {
-		stats_reason(conn->slot, REASON_REMOTE);
+		stats_reason(conn->slot, far_absent_for());
 		return;
 	}
 	if (peer->ss_family && far_compares(conn) && !meet_is_local(&names) && far_compare_is_vain(peer)) {

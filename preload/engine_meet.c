@@ -258,13 +258,13 @@ static void step_far(struct conn *conn, struct engine *engine, int fd)
 		return;
 	}
 	if (!far_possible()) {
-		will_not_meet(conn, engine, far_failed() ? REASON_RDMA_DEVICE : REASON_REMOTE);
+		will_not_meet(conn, engine, far_absent_for());
 		return;
 	}
 	engine->far.host = choose_peer_key((const struct sockaddr *)&engine->names.peer);
 	if (far_leaves_alone(engine)) {
 		if (!engine->far.vain)
-			engine_stays_alone(conn, engine, REASON_RDMA_UNREACHABLE);
+			engine_stays_alone(conn, engine, far_left_alone_for(engine));
 		return;
 	}
 	if (!engine->meets_since)

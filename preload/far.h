@@ -50,6 +50,9 @@ void far_keep_environment(void);
  */
 bool far_leaves_alone(const struct engine *engine);
 
+/* If so, the reason: what kept the last connections from meeting there. */
+enum stat_reason far_left_alone_for(const struct engine *engine);
+
 /*
  * Whether the connection has to last a while before the peer's host is asked, as others to it ended before anybody came: each would wake
  * the agents of both ends for nothing, and a peer without a library never answers one that ends that soon. Its name is known, and
@@ -62,6 +65,12 @@ bool far_ready(void);
 
 /* Whether it has found that it can do nothing: there is no plug-in, say. For good, in this process. */
 bool far_failed(void);
+
+/* Why far_possible() is not. */
+static inline enum stat_reason far_absent_for(void)
+{
+	return far_failed() ? REASON_RDMA_DEVICE : REASON_REMOTE;
+}
 
 /* Wakes it up, to look after all connections. */
 void far_kick(void);

@@ -35,6 +35,7 @@ static struct host {
 	_Atomic uint32_t brief; /* that ended before their first meeting had, since one that did not */
 	uint32_t in_vain;	/* since the last that was not */
 	bool has_met;		/* and answered since then whenever it was asked */
+	_Atomic int why;	/* the last one was, and with it the host is left alone: an enum stat_reason */
 } hosts[HOSTS];
 
 static struct host *host_of(uint64_t key)
@@ -59,6 +60,11 @@ bool far_leaves_alone(const struct engine *engine)
 	       clock_now() < atomic_load_explicit(&host->until, memory_order_relaxed);
 }
 
+enum stat_reason far_left_alone_for(const struct engine *engine)
+{
+	return (enum stat_reason)atomic_load_explicit(&hosts[engine->far.host % HOSTS].why, memory_order_relaxed);
+}
+
 bool far_lasts_first(const struct engine *engine)
 {
 	const struct host *host = &hosts[engine->far.host % HOSTS];
@@ -78,11 +84,12 @@ static enum stat_reason reason_of(enum verbs_trouble trouble)
 	case VERBS_SILENCE:
 		return REASON_RDMA_UNREACHABLE;
 	case VERBS_REFUSED:
-	case VERBS_PEER_GONE:
 		return REASON_NO_PEER;
 	case VERBS_ANOTHER:
 		return REASON_REDIRECTED;
 	case VERBS_OTHER_VERSION:
+	case VERBS_PEER_FAILED:
+	case VERBS_PEER_GONE:
 	case VERBS_PROTOCOL:
 		return REASON_MEETING_FAILED;
 	default:
@@ -155,7 +162,11 @@ void far_drop_all(struct far *far)
 
 static void learns(struct host *host, enum verbs_trouble trouble)
 {
-	if (reason_of(trouble) == REASON_RDMA_UNREACHABLE) {
+	enum stat_reason reason = reason_of(trouble);
+
+	/* That one program there has no zc says nothing of the next one's. */
+	atomic_store(&host->why, reason == REASON_NO_PEER ? REASON_RDMA_UNREACHABLE : reason);
+	if (reason == REASON_RDMA_UNREACHABLE) {
 		host->has_met = false;
 		atomic_store(&host->until, clock_now() + SILENT_NS);
 	} else if (++host->in_vain >= SILENT_AFTER) {
@@ -165,7 +176,7 @@ static void learns(struct host *host, enum verbs_trouble trouble)
 }
 
 /* For good, or for a while. */
-static void stays_on_tcp(struct conn *conn, struct engine *engine, enum verbs_trouble trouble)
+static void stays_on_tcp(struct conn *conn, struct engine *engine, enum stat_reason reason)
 {
 	struct far_both both;
 
@@ -175,11 +186,11 @@ static void stays_on_tcp(struct conn *conn, struct engine *engine, enum verbs_tr
 		return;
 	if (atomic_load(&engine->state) == ENGINE_APART) {
 		atomic_store(&engine->far.state, FAR_NONE);
-		if (trouble == VERBS_REFUSED && far_compare_rests(engine)) {
+		if (reason == REASON_NO_PEER && far_compare_rests(engine)) {
 			conn->far->tries = 0;
-			stats_reason(conn->slot, reason_of(trouble));
+			stats_reason(conn->slot, reason);
 		} else {
-			engine_stays_alone(conn, engine, reason_of(trouble));
+			engine_stays_alone(conn, engine, reason);
 		}
 	}
 	far_give_both(engine, &both);
@@ -197,7 +208,7 @@ void far_fails(struct conn *conn, struct engine *engine, enum verbs_trouble trou
 	}
 	if (trouble != VERBS_ANOTHER) /* which is no fault of the host's */
 		learns(host_of(engine->far.host), trouble);
-	stays_on_tcp(conn, engine, trouble);
+	stays_on_tcp(conn, engine, reason_of(trouble));
 }
 
 /* The memory of the lanes for the meeting of that number. */
@@ -311,7 +322,7 @@ static void does_without(struct conn *conn, struct engine *engine, struct far *f
 	if (engine_met(engine))
 		atomic_store(&engine->far.over, true);
 	else
-		stays_on_tcp(conn, engine, VERBS_NO_DEVICE);
+		stays_on_tcp(conn, engine, REASON_RDMA_DEVICE);
 }
 
 void far_try_to_reach(struct conn *conn, struct engine *engine, struct far *far)
@@ -327,7 +338,7 @@ void far_try_to_reach(struct conn *conn, struct engine *engine, struct far *far)
 		return;
 	}
 	if (far->listener && now - far->since > (engine->far.seeks ? FAR_SEEK_NS : OFFER_NS))
-		far_fails(conn, engine, VERBS_REFUSED);
+		far_fails(conn, engine, far_verbs->listener_heard(far->listener));
 	if (far->listener || far->opening || atomic_load(&engine->state) != ENGINE_APART ||
 	    atomic_load(&engine->far.state) != FAR_APART ||
 	    now - far->since < TRY_AGAIN_NS << (far->tries < TRY_AGAIN_SHIFT_MAX ? far->tries : TRY_AGAIN_SHIFT_MAX))
@@ -335,7 +346,7 @@ void far_try_to_reach(struct conn *conn, struct engine *engine, struct far *far)
 	far->since = now;
 	if (far_leaves_alone(engine)) {
 		far->asks = 0;
-		stays_on_tcp(conn, engine, VERBS_UNREACHABLE); /* and is no reason to be silent for longer */
+		stays_on_tcp(conn, engine, far_left_alone_for(engine)); /* and is no reason to be silent for longer */
 		return;
 	}
 	far_seek(conn, engine, far);

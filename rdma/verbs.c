@@ -19,6 +19,7 @@ __attribute__((visibility("default"))) const struct verbs_table zc_verbs = {
 	.listener_fd = verbs_listener_fd,
 	.listener_port = verbs_listener_port,
 	.listener_take = verbs_listener_take,
+	.listener_heard = verbs_listener_heard,
 	.listener_close = verbs_listener_close,
 	.admit = verbs_admit,
 	.refuse = verbs_refuse,

@@ -42,7 +42,7 @@
 #define VERBS_LIBRARY "libzc-verbs.so"
 #define VERBS_SYMBOL "zc_verbs" /* a struct verbs_table */
 #define VERBS_DEVICES "/sys/class/infiniband"
-#define VERBS_TABLE_VERSION 13u
+#define VERBS_TABLE_VERSION 14u
 
 /* Why there is no connection, or no longer one. */
 #define VERBS_TROUBLES(TROUBLE)                                                                                        \
@@ -56,7 +56,7 @@
 	TROUBLE(VERBS_NO_ROUTE, "no RDMA device leads to the address")                                                 \
 	TROUBLE(VERBS_UNREACHABLE, "the peer's RDMA device does not answer")                                           \
 	TROUBLE(VERBS_REFUSED, "the peer does not take connections over RDMA there")                                   \
-	TROUBLE(VERBS_OTHER_VERSION, "the peer speaks another version")                                                \
+	TROUBLE(VERBS_OTHER_VERSION, "the peer speaks another version, or has another ZC_RING_BYTES")                  \
 	TROUBLE(VERBS_PROTOCOL, "the peer has sent nonsense, or gone where it may not")                                \
 	TROUBLE(VERBS_PEER_GONE, "the peer has disconnected")                                                          \
 	TROUBLE(VERBS_NO_ACCESS, "the peer's memory is gone, or not what was granted")                                 \
@@ -64,7 +64,9 @@
 	TROUBLE(VERBS_DEVICE_GONE, "the RDMA device is gone")                                                          \
 	TROUBLE(VERBS_ANOTHER, "who answers has another connection: a packet filter has changed addresses or ports")   \
 	TROUBLE(VERBS_IWARP, "the device knows no RDMA WRITE with immediate data (iWARP)")                             \
-	TROUBLE(VERBS_FAILED, "the RDMA device or its driver has failed")
+	TROUBLE(VERBS_FAILED, "the RDMA device or its driver has failed")                                              \
+	TROUBLE(VERBS_PEER_FAILED,                                                                                     \
+		"the peer is at a limit (RLIMIT_MEMLOCK, queue pairs, descriptors) or its device failed")
 
 #define VERBS_TROUBLE_NAME(name, text) name,
 enum verbs_trouble { VERBS_TROUBLES(VERBS_TROUBLE_NAME) VERBS_TROUBLE_COUNT };
@@ -176,12 +178,14 @@ struct verbs_table {
 	/*
 	 * Listens on an address and port in RDMA's own space of TCP ports; port 0 chooses. Ownership: listener_close(). Returns 0
 	 * or -errno. listener_fd() is readable when listener_take() has a request, with its offer; it answers -EAGAIN if there is
-	 * none. Ownership: a request ends by admit() or refuse().
+	 * none. Ownership: a request ends by admit() or refuse(). listener_heard(): why those were refused that it has kept to itself,
+	 * VERBS_REFUSED if nobody was.
 	 */
 	int (*listen)(const struct sockaddr *address, int backlog, struct verbs_listener **out);
 	int (*listener_fd)(const struct verbs_listener *listener);
 	uint16_t (*listener_port)(const struct verbs_listener *listener);
 	int (*listener_take)(struct verbs_listener *listener, struct verbs_request **out, struct verbs_offer *offer);
+	enum verbs_trouble (*listener_heard)(const struct verbs_listener *listener);
 	void (*listener_close)(struct verbs_listener *listener);
 	int (*admit)(struct verbs_request *request, const struct verbs_setup *setup, struct verbs_conn **out);
 	void (*refuse)(struct verbs_request *request, enum verbs_trouble why);

@@ -189,6 +189,7 @@ int verbs_listen(const struct sockaddr *address, int backlog, struct verbs_liste
 int verbs_listener_fd(const struct verbs_listener *listener);
 uint16_t verbs_listener_port(const struct verbs_listener *listener);
 int verbs_listener_take(struct verbs_listener *listener, struct verbs_request **out, struct verbs_offer *offer);
+enum verbs_trouble verbs_listener_heard(const struct verbs_listener *listener);
 void verbs_listener_close(struct verbs_listener *listener);
 int verbs_admit(struct verbs_request *request, const struct verbs_setup *setup, struct verbs_conn **out);
 void verbs_refuse(struct verbs_request *request, enum verbs_trouble why);

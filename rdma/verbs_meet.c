@@ -17,6 +17,7 @@ struct verbs_listener {
 	struct rdma_event_channel *events;
 	struct rdma_cm_id *id;
 	struct ibv_context *context;
+	bool was_another; /* whom it has refused: of another version */
 };
 
 struct verbs_request {
@@ -135,9 +136,15 @@ int verbs_listener_take(struct verbs_listener *listener, struct verbs_request **
 			*offer = (*out)->offer;
 			return 0;
 		}
+		listener->was_another |= rc == -EPROTONOSUPPORT;
 		reject(id, rc == -EPROTONOSUPPORT ? VERBS_OTHER_VERSION : VERBS_PROTOCOL);
 	}
 	return errno == EAGAIN || errno == EWOULDBLOCK ? -EAGAIN : -errno;
+}
+
+enum verbs_trouble verbs_listener_heard(const struct verbs_listener *listener)
+{
+	return listener->was_another ? VERBS_OTHER_VERSION : VERBS_REFUSED;
 }
 
 void verbs_refuse(struct verbs_request *request, enum verbs_trouble why)
@@ -319,15 +326,33 @@ void verbs_agree(struct verbs_conn *conn, bool may)
 	verbs_give(&conn->lock, held);
 }
 
-static enum verbs_trouble why_rejected(const struct rdma_cm_event *event)
+/* What a peer that has refused says of itself. One of another version does so in the words of its own. */
+static enum verbs_trouble why_refused(const struct rdma_conn_param *told)
 {
 	uint8_t trouble;
+	int rc = verbs_refusal_read(told->private_data, told->private_data_len, &trouble);
 
-	if (event->status == REASON_BY_THE_CONSUMER &&
-	    !verbs_refusal_read(event->param.conn.private_data, event->param.conn.private_data_len, &trouble))
-		return trouble == VERBS_OTHER_VERSION ? VERBS_OTHER_VERSION : VERBS_REFUSED;
-	return event->status == REASON_NOBODY_LISTENS || event->status == REASON_BY_THE_CONSUMER ? VERBS_REFUSED :
-												   VERBS_UNREACHABLE;
+	if (rc < 0)
+		return rc == -EPROTONOSUPPORT ? VERBS_OTHER_VERSION : VERBS_REFUSED;
+	switch (trouble) {
+	case VERBS_OTHER_VERSION:
+		return VERBS_OTHER_VERSION;
+	case VERBS_MEMLOCK:
+	case VERBS_NO_QUEUE_PAIR:
+	case VERBS_FAILED:
+	case VERBS_DEVICE_GONE:
+	case VERBS_IWARP:
+		return VERBS_PEER_FAILED;
+	default:
+		return VERBS_REFUSED;
+	}
+}
+
+static enum verbs_trouble why_rejected(const struct rdma_cm_event *event)
+{
+	if (event->status == REASON_BY_THE_CONSUMER)
+		return why_refused(&event->param.conn);
+	return event->status == REASON_NOBODY_LISTENS ? VERBS_REFUSED : VERBS_UNREACHABLE;
 }
 
 /* What failed while connecting. */

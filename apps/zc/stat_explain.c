@@ -45,7 +45,7 @@ bool view_used_ring(const struct view_conn *conn)
 }
 
 /* Why something is copied into the ring, and not fetched from where it is. */
-static bool is_of_ring(enum stat_reason reason)
+static bool is_of_ring(const struct view_conn *conn, enum stat_reason reason)
 {
 	switch (reason) {
 	case REASON_UNALIGNED:
@@ -61,8 +61,11 @@ static bool is_of_ring(enum stat_reason reason)
 	case REASON_GET_OTHER_USER:
 	case REASON_GET_UNSEEN:
 	case REASON_SOURCES_FULL:
+	case REASON_RDMA_MEMORY:
 	case REASON_NO_MEMORY:
 		return true;
+	case REASON_RDMA_MEMLOCK: /* or it has kept it from meeting at all */
+		return view_used_ring(conn);
 	default:
 		return false;
 	}
@@ -83,7 +86,7 @@ static enum stat_reason first_reason(const struct view_conn *conn, bool of_ring)
 	size_t count = view_reasons(conn, order);
 
 	for (size_t i = 0; i < count; i++)
-		if (is_of_ring(order[i]) == of_ring)
+		if (is_of_ring(conn, order[i]) == of_ring)
 			return order[i];
 	return REASON_NONE;
 }

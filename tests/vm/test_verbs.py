@@ -26,7 +26,12 @@ def test_devices_are_found(guest):
 
 
 def test_refusal_is_told(guest):
-    assert ends(guest, "refuse")["connecting"]["trouble"] == "the peer does not take connections over RDMA there"
+    assert "the peer is at a limit" in ends(guest, "refuse")["connecting"]["trouble"]
+
+
+def test_another_version_is_told_by_both_ends(guest):
+    told = ends(guest, "version")
+    assert all("the peer speaks another version" in told[end]["trouble"] for end in ("accepting", "connecting"))
 
 
 @pytest.mark.parametrize("step,size", [("stream_ipv4", 3000000), ("stream_ipv6", 3000000), ("small", 60000), ("again", 1000000)])

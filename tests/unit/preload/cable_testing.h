@@ -29,6 +29,7 @@ struct plug {
 static struct {
 	struct plug *asks; /* who has asked, and is not answered */
 	bool listens, silent;
+	enum verbs_trouble trouble; /* of who finds nobody; VERBS_FINE: nobody listens */
 	int closed, open, regions;
 	void (*agent)(struct plug *sleeper); /* what goes on while somebody sleeps */
 } cable;
@@ -61,6 +62,11 @@ static int plug_listener_fd(const struct verbs_listener *listener)
 	return -1;
 }
 
+static enum verbs_trouble plug_listener_heard(const struct verbs_listener *listener)
+{
+	return cable.trouble ? cable.trouble : VERBS_REFUSED;
+}
+
 static void plug_listener_close(struct verbs_listener *listener)
 {
 	cable.listens = false;
@@ -79,7 +85,7 @@ static int plug_connect(const struct sockaddr *from, const struct sockaddr *to, 
 	cable.asks = cable.listens ? plug : NULL;
 	if (!cable.listens && !cable.silent) {
 		plug->state = VERBS_BROKEN;
-		plug->trouble = VERBS_REFUSED;
+		plug->trouble = cable.trouble ? cable.trouble : VERBS_REFUSED;
 	}
 	*out = (struct verbs_conn *)plug;
 	return 0;
@@ -304,6 +310,7 @@ static const struct verbs_table cable_device = {
 	.listen = plug_listen,
 	.listener_fd = plug_listener_fd,
 	.listener_take = plug_take,
+	.listener_heard = plug_listener_heard,
 	.listener_close = plug_listener_close,
 	.admit = plug_admit,
 	.refuse = plug_refuse,

@@ -40,6 +40,21 @@ static void await_over(int end)
 	assert_int_equal(atomic_load(&stats->slot[conns[end]->slot].reason[REASON_RDMA_DEVICE]), 1);
 }
 
+/* One that comes later. */
+static void opens_without(void)
+{
+	struct sockaddr_storage peer = { 0 };
+	struct sockaddr_in *address = (struct sockaddr_in *)&peer;
+	int fds[2];
+
+	connect_pair(fds);
+	address->sin_family = AF_INET;
+	assert_int_equal(inet_pton(AF_INET, "192.0.2.1", &address->sin_addr), 1);
+	conn_open(fds[0], ROLE_CLIENT, &peer);
+	assert_int_equal(atomic_load(&stats->slot[table_conn(fds[0])->slot].reason[REASON_RDMA_DEVICE]), 1);
+	close_pair(fds);
+}
+
 static void connections_go_on_without(void **state)
 {
 	/* The agent's, that has asked. */
@@ -56,6 +71,7 @@ static void connections_go_on_without(void **state)
 	await_over(1);
 	assert_false(far_possible());
 	conns[0]->far = NULL;
+	opens_without();
 	for (int end = 0; end < 2; end++)
 		conn_close(ends[end]);
 	close_pair(ends);

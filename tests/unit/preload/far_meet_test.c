@@ -14,7 +14,8 @@
 #define LAST_TRY 9 /* that finds nobody */
 
 static struct far fars[2];
-static uint64_t host; /* another one for each test: what is remembered stays */
+static uint64_t host;		   /* another one for each test: what is remembered stays */
+static enum verbs_trouble trouble; /* of who finds nobody */
 
 static struct engine *engine_of(int end)
 {
@@ -24,6 +25,7 @@ static struct engine *engine_of(int end)
 static void open_ends(void)
 {
 	memset(&cable, 0, sizeof(cable));
+	cable.trouble = trouble;
 	connect_pair(ends);
 	for (int end = 0; end < 2; end++) {
 		conn_open(ends[end], end == CLIENT ? ROLE_CLIENT : ROLE_SERVER, false);
@@ -82,6 +84,7 @@ static int begin(void **state)
 {
 	far_verbs = &cable_device;
 	host++;
+	trouble = VERBS_FINE;
 	return (!stats && stats_start()) || (!table && table_start()) ? -1 : 0;
 }
 
@@ -127,6 +130,63 @@ static void host_that_never_answered_is_left_alone_for_long(void **state)
 	host += HOSTS;
 	assert_true(connects(false));
 	assert_false(is_left_alone(host) || is_left_alone(host - HOSTS));
+}
+
+static uint64_t counted(int end, enum stat_reason reason)
+{
+	return atomic_load(&stats->slot[conns[end]->slot].reason[reason]);
+}
+
+/* Whether one that does not even ask any more is told what three have found. */
+static bool is_left_alone_for(enum verbs_trouble found, enum stat_reason reason)
+{
+	uint64_t before;
+	bool is;
+
+	host++;
+	trouble = found;
+	for (int i = 0; i < 3; i++)
+		assert_true(connects(false));
+	open_ends();
+	before = counted(SERVER, reason);
+	far_try_to_reach(conns[SERVER], engine_of(SERVER), &fars[SERVER]);
+	assert_null(fars[SERVER].opening);
+	is = counted(SERVER, reason) == before + 1;
+	shut_ends();
+	return is;
+}
+
+static void who_is_left_alone_is_told_why(void **state)
+{
+	assert_true(is_left_alone_for(VERBS_MEMLOCK, REASON_RDMA_MEMLOCK));
+	assert_true(is_left_alone_for(VERBS_NO_QUEUE_PAIR, REASON_RDMA_DEVICE));
+	assert_true(is_left_alone_for(VERBS_OTHER_VERSION, REASON_MEETING_FAILED));
+	assert_true(is_left_alone_for(VERBS_PEER_FAILED, REASON_MEETING_FAILED));
+	assert_true(is_left_alone_for(VERBS_FINE, REASON_RDMA_UNREACHABLE)); /* the next program there may have one */
+}
+
+/* Whether an offer to which nobody has come in time, but those that were refused, is told so. */
+static bool offers_in_vain(enum verbs_trouble heard, enum stat_reason reason)
+{
+	uint64_t before;
+	bool is;
+
+	host++;
+	trouble = heard;
+	open_ends();
+	before = counted(CLIENT, reason);
+	far_seek(conns[CLIENT], engine_of(CLIENT), &fars[CLIENT]);
+	fars[CLIENT].since = clock_now() - 6 * NS_PER_SEC;
+	far_try_to_reach(conns[CLIENT], engine_of(CLIENT), &fars[CLIENT]);
+	is = counted(CLIENT, reason) == before + 1;
+	shut_ends();
+	return is;
+}
+
+static void offer_that_only_strangers_took_is_told_why(void **state)
+{
+	assert_true(offers_in_vain(VERBS_FINE, REASON_NO_PEER));
+	assert_true(offers_in_vain(VERBS_OTHER_VERSION, REASON_MEETING_FAILED));
 }
 
 /* Under `auto` the peer's end may not know yet that it is to meet. */
@@ -329,6 +389,8 @@ int main(void)
 		CASE(one_that_answers_has_not_been_in_vain),
 		CASE(silence_ends_however_many_connect_meanwhile),
 		CASE(host_that_never_answered_is_left_alone_for_long),
+		CASE(who_is_left_alone_is_told_why),
+		CASE(offer_that_only_strangers_took_is_told_why),
 		CASE(one_that_compares_is_sought_again),
 		CASE(brief_ones_have_the_next_last_first),
 		CASE(those_that_the_agent_comes_too_late_for_are_brief),

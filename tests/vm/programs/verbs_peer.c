@@ -12,6 +12,7 @@
  *	break	as stream, with COMMAND run by a shell after a third (`kill`: the connecting end ends); when the connection
  *		breaks, both ends tell each other over the socket by which byte to go on, and the rest goes there
  *	refuse	the accepting end refuses
+ *	version	the connecting end is COMMAND, a plug-in of another version
  *	devices	shows the devices
  */
 #define _GNU_SOURCE
@@ -93,6 +94,11 @@ void sleep_for(unsigned int what)
 	self.verbs->woke(self.conn);
 }
 
+static bool is_to_be_refused(void)
+{
+	return !strcmp(self.mode, "refuse") || !strcmp(self.mode, "version");
+}
+
 static void wait_for_up(void)
 {
 	struct pollfd fd = { self.verbs->fd(self.conn), POLLIN, 0 };
@@ -103,7 +109,7 @@ static void wait_for_up(void)
 			die("no connection");
 		self.verbs->woke(self.conn);
 	}
-	if (self.verbs->state(self.conn, NULL) == VERBS_BROKEN && strcmp(self.mode, "refuse"))
+	if (self.verbs->state(self.conn, NULL) == VERBS_BROKEN && !is_to_be_refused())
 		die("no connection: %s", trouble());
 }
 
@@ -367,9 +373,7 @@ static void fetch(void)
 
 static void refused(void)
 {
-	enum verbs_trouble why;
-
-	if (self.verbs->state(self.conn, &why) != VERBS_BROKEN || why != VERBS_REFUSED)
+	if (self.verbs->state(self.conn, NULL) != VERBS_BROKEN)
 		die("was not refused: %s", trouble());
 	printf("{\"end\":\"connecting\",\"trouble\":\"%s\"}\n", trouble());
 }
@@ -388,7 +392,7 @@ static void set_up(struct verbs_setup *setup)
 static void run(void)
 {
 	wait_for_up();
-	if (!strcmp(self.mode, "refuse")) {
+	if (is_to_be_refused()) {
 		refused();
 		return;
 	}
@@ -436,8 +440,17 @@ static void accept_end(struct sockaddr_storage *address)
 	tell_other(&port, sizeof(port));
 	fds[0].fd = self.verbs->listener_fd(listener);
 	while ((rc = self.verbs->listener_take(listener, &request, &offer)) == -EAGAIN) {
+		if (self.verbs->listener_heard(listener) != VERBS_REFUSED)
+			break;
 		if (poll(fds, 2, PATIENCE_MS) <= 0 || fds[1].revents)
 			die("nobody connects");
+	}
+	if (!strcmp(self.mode, "version")) {
+		printf("{\"end\":\"accepting\",\"trouble\":\"%s\"}\n",
+		       self.verbs->tell(self.verbs->listener_heard(listener)));
+		self.verbs->listener_close(listener);
+		end_all();
+		return;
 	}
 	if (rc || strcmp((const char *)offer.nonce, "not a secret") || offer.tuple.port[1] != port)
 		die("a wrong request: %d", rc);
@@ -515,6 +528,8 @@ static int run_both(struct sockaddr_storage *address)
 	close(ends[!!child]);
 	if (!child) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (!strcmp(self.mode, "version"))
+			self.verbs = load(self.command);
 		connect_end(address);
 		exit(0);
 	}
