@@ -298,7 +298,7 @@ static void far_ends(struct conn *conn, struct engine *engine, int fd, enum far_
 	if (holders_alive(&engine->holders, &conn->holder) == 1)
 		evict_out_at_end(conn, engine, fd, how);
 	else
-		far_parts(conn, engine, fd);
+		far_parts_settled(conn, engine, fd);
 }
 
 void engine_goes(struct conn *conn)
@@ -330,6 +330,7 @@ void engine_stays(struct conn *conn)
 	if (!engine || conn->holder.counts)
 		return;
 	holders_return(&engine->holders, &conn->holder, conn_process());
+	far_stays(conn, engine);
 	if (conn->lingers)
 		sys_call(SYS_setsockopt, conn_fd(conn), SOL_SOCKET, SO_LINGER, (long)&none, sizeof(none), 0);
 	conn->lingers = false;

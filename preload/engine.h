@@ -136,6 +136,9 @@ void engine_awaits_those_inside(struct engine *engine);
 struct engine *engine_use(struct conn *conn, int fd);
 void engine_leave(struct conn *conn);
 
+/* A cancellation point in between, under no lock: a thread that ends there leaves. */
+void engine_may_be_cancelled(struct conn *conn);
+
 /* Whether its descriptor is about to be another's. Under one of the locks it is not before the lock is given back. */
 static inline bool engine_is_closing(const struct conn *conn)
 {

@@ -2,7 +2,6 @@
 /* sendfile() of a connection whose lane is on the ring: the file is read straight into it. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <pthread.h>
 #include <sys/stat.h>
 
 #include "common/sys.h"
@@ -11,6 +10,7 @@
 #include "preload/far.h"
 #include "preload/guest.h"
 #include "preload/real.h"
+#include "preload/send.h"
 
 /* A call of the program: what it wants, and where the next byte is; NULL: where the file is. */
 struct file {
@@ -125,7 +125,7 @@ ssize_t engine_sendfile(struct conn *conn, int fd, int in, off64_t *offset, size
 	if (atomic_load_explicit(&engine->state, memory_order_relaxed) == ENGINE_APART)
 		engine_step(conn, engine, fd);
 	if (engine_met(engine) && bytes && is_regular(in)) {
-		pthread_testcancel();
+		engine_may_be_cancelled(conn);
 		done = far_is(engine) ? before_far(conn, engine, fd, &file) : 0;
 		if (!done && lock_take(&engine->out, &hold)) {
 			done = put(conn, engine, fd, &file, &full);
@@ -136,6 +136,6 @@ ssize_t engine_sendfile(struct conn *conn, int fd, int in, off64_t *offset, size
 	}
 	engine_leave(conn);
 	if (done < 0)
-		return done;
+		return send_tells(done, 0);
 	return full ? send_rest(conn, fd, &file, done) : done;
 }

@@ -107,6 +107,14 @@ static uint64_t limit_of(struct conn *conn, int fd)
 	return (uint64_t)limit.tv_sec * NS_PER_SEC + (uint64_t)limit.tv_usec * (NS_PER_SEC / 1000000);
 }
 
+/* Whether the receive has waited for as long as SO_RCVTIMEO lets it. */
+static bool is_over(const struct receive *receive)
+{
+	uint64_t limit = limit_of(receive->conn, receive->fd);
+
+	return limit && clock_now() - receive->waits_since >= limit;
+}
+
 /*
  * SO_RCVTIMEO is for all waits of a call together, and a receive of the kernel's would begin anew: this one has what is left. As with
  * that, any handler ends it. Returns as ask_kernel(), or WOKEN if this is none for it.
@@ -220,6 +228,8 @@ ssize_t engine_wait_for_more(struct receive *receive)
 	rc = ask_kernel(receive, waits);
 	if (rc == WOKEN)
 		return 1;
+	if (rc > 0 && far_has_part(engine) && waits && is_over(receive))
+		return -EAGAIN;
 	if (rc > 0 && far_has_part(engine))
 		return far_await_rest(receive->fd, waits, &receive->found_cut);
 	if (rc > 0)

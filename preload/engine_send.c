@@ -334,7 +334,7 @@ ssize_t engine_send(struct conn *conn, int fd, const struct iovec *iov, int coun
 	if (atomic_load_explicit(&engine->state, memory_order_relaxed) == ENGINE_APART)
 		engine_step(conn, engine, fd);
 	if (engine_met(engine) && send_add_up(iov, count, &bytes)) {
-		pthread_testcancel();
+		engine_may_be_cancelled(conn);
 		do {
 			done = far_is(engine) ? far_before_send(conn, engine, fd, first_of(iov, bytes), flags) : 0;
 			if (done < 0)
@@ -357,8 +357,20 @@ ssize_t engine_send(struct conn *conn, int fd, const struct iovec *iov, int coun
 		sources_wait(conn, engine, &announced);
 	engine_leave(conn);
 	if (done < 0)
-		return done;
+		return send_tells(done, flags);
 	return (size_t)done < bytes ? send_rest(conn, fd, iov, count, bytes, (size_t)done, flags) : done;
+}
+
+static void leave(void *conn)
+{
+	engine_leave(conn);
+}
+
+void engine_may_be_cancelled(struct conn *conn)
+{
+	pthread_cleanup_push(leave, conn);
+	pthread_testcancel();
+	pthread_cleanup_pop(0);
 }
 
 /* The lock `out`, with a lane that raw bytes may follow. Returns 0, or -errno: of a send that ends without it, or -EDEADLK. */
@@ -398,6 +410,7 @@ struct engine_raw engine_raw_use(struct conn *conn, int fd, int flags)
 	if (rc < 0) {
 		raw.error = rc == -EDEADLK ? 0 : rc; /* that one goes by the kernel, uncounted */
 		engine_leave(conn);
+		send_tells(raw.error, flags);
 		return raw;
 	}
 	if (engine_met(raw.engine)) {

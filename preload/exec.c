@@ -313,7 +313,7 @@ static void look_at_all(struct exec *exec)
 		find_names(exec, conn, &scan, &names);
 		if (names.count)
 			hand_over(exec, conn, &names);
-		else if (!exec->spawns && is_ours())
+		else if (!exec->spawns && is_ours() && target(exec) != TARGET_NONE)
 			engine_goes(conn);
 	}
 	if (exec->spawns || !is_ours())

@@ -305,6 +305,9 @@ int far_settle_out(struct conn *conn, struct engine *engine, int fd);
  */
 void far_says_bye(struct conn *conn, struct engine *engine, int fd);
 
+/* The exec in front of which that was said has failed. */
+void far_stays(struct conn *conn, struct engine *engine);
+
 /* The queue pair is given up. Under no lock of the engine. */
 void far_give_up(struct conn *conn, struct engine *engine);
 
@@ -313,6 +316,9 @@ void far_give_up(struct conn *conn, struct engine *engine);
  * alone. What the kernel takes of the bytes that are owed has been sent; the peer is not waited for. Not under the lock `out`.
  */
 void far_parts(struct conn *conn, struct engine *engine, int fd);
+
+/* And this process lets go of the connection: nobody else may see to what the queue pair owes. Waits for that as far_settle_out(). */
+void far_parts_settled(struct conn *conn, struct engine *engine, int fd);
 
 /* The same, and there is to be no other queue pair. */
 void far_parts_for_good(struct conn *conn, struct engine *engine, int fd);

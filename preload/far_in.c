@@ -370,6 +370,17 @@ static void await_last_words(struct conn *conn, struct engine *engine, int fd, b
 	}
 }
 
+void far_stays(struct conn *conn, struct engine *engine)
+{
+	struct lock_hold hold;
+
+	if (!far_is(engine) || !lock_take(&engine->in, &hold))
+		return;
+	lane_reads(lane_of(engine), !engine_is_shut(engine));
+	tell_reader(conn, engine);
+	lock_give(&engine->in, &hold);
+}
+
 void far_says_bye(struct conn *conn, struct engine *engine, int fd)
 {
 	struct verbs_conn *link = far_link(conn);

@@ -384,6 +384,11 @@ static int reach_place(struct conn *conn, struct engine *engine, int fd, int fla
 
 		if (!lock_take(&engine->out, &hold))
 			return 0;
+		/* Closed while this one waited, and perhaps another's by now, which would have this one's bytes. */
+		if (table_conn(fd) != conn) {
+			lock_give(&engine->out, &hold);
+			return -EBADF;
+		}
 		far_step_out(conn, engine, fd);
 		out = engine->far.out;
 		since = engine->far.since;
@@ -405,6 +410,8 @@ static int reach_place(struct conn *conn, struct engine *engine, int fd, int fla
 			log_info("a peer on another host did not say in time that it knows of a move");
 			far_give_up(conn, engine);
 		}
+		if (out == FAR_OUT_OWES)
+			engine_may_be_cancelled(conn);
 		wait_a_moment(conn, out, fd, since);
 	}
 }
@@ -514,6 +521,13 @@ static uint64_t owed(struct engine *engine)
 		lock_give(&engine->out, &hold);
 	}
 	return bytes;
+}
+
+void far_parts_settled(struct conn *conn, struct engine *engine, int fd)
+{
+	far_parts(conn, engine, fd);
+	if (owed(engine))
+		far_settle_out(conn, engine, fd);
 }
 
 int far_settle_out(struct conn *conn, struct engine *engine, int fd)

@@ -34,14 +34,17 @@ uintptr_t send_call_site(void)
 	return send_site;
 }
 
+ssize_t send_tells(ssize_t rc, int flags)
+{
+	if (rc == -EPIPE && !(flags & MSG_NOSIGNAL))
+		sys_call(SYS_tgkill, getpid(), lock_self(), SIGPIPE, 0, 0, 0);
+	return rc;
+}
+
 /* What bytes already accepted have met is told by the next call, with the signal that goes with it. */
 static int tell_error(struct conn *conn, int flags)
 {
-	int error = sg_take_error(conn);
-
-	if (error == EPIPE && !(flags & MSG_NOSIGNAL))
-		sys_call(SYS_tgkill, getpid(), lock_self(), SIGPIPE, 0, 0, 0);
-	return -error;
+	return (int)send_tells(-sg_take_error(conn), flags);
 }
 
 int send_before_kernel(struct conn *conn, int fd, int flags, enum stat_reason why)
@@ -162,9 +165,7 @@ static ssize_t send_large(struct conn *conn, int fd, const struct iovec *iov, in
 	if (rc < 0)
 		return rc;
 	pthread_testcancel(); /* what follows waits only when the buffer is full */
-	rc = zerocopy_send(conn, fd, iov, count, flags);
-	if (rc == -EPIPE && !(flags & MSG_NOSIGNAL))
-		sys_call(SYS_tgkill, getpid(), lock_self(), SIGPIPE, 0, 0, 0);
+	rc = send_tells(zerocopy_send(conn, fd, iov, count, flags), flags);
 	return rc == -EOPNOTSUPP ? SEND_BY_KERNEL : rc;
 }
 

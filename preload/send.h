@@ -29,6 +29,9 @@ ssize_t send_by_path(struct conn *conn, int fd, const struct iovec *iov, int cou
 /* Before a send that only the kernel can serve. Returns 0, or -errno: an earlier send failed, or this one would wait. */
 int send_before_kernel(struct conn *conn, int fd, int flags, enum stat_reason why);
 
+/* A send of the program ends so, which is what it returns: -EPIPE comes with its signal. */
+ssize_t send_tells(ssize_t rc, int flags);
+
 /* Adds up, as the kernel would check it. Returns false for nothing, and for what the kernel must refuse itself. */
 bool send_add_up(const struct iovec *iov, int count, size_t *bytes);
 

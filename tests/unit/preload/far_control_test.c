@@ -72,6 +72,20 @@ static void a_receive_waits_for_the_rest_of_a_record(void **state)
 	pthread_join(thread, NULL);
 }
 
+static void a_receive_waits_for_it_as_long_as_it_may(void **state)
+{
+	struct timeval limit = { .tv_usec = 20000 };
+	char got[16];
+
+	send_record_in_parts(0);
+	assert_int_equal(setsockopt(ends[SERVER], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)), 0);
+	assert_int_equal(receive_some(SERVER, got, sizeof(got), 0), -EAGAIN);
+	send_rest();
+	await_readable(ends[SERVER]);
+	assert_int_equal(receive_some(SERVER, got, sizeof(got), 0), 4);
+	assert_memory_equal(got, "next", 4);
+}
+
 static void a_receive_that_must_not_wait_does_not(void **state)
 {
 	char got[16];
@@ -188,6 +202,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(nonsense_in_the_line_ends_a_send, begin, finish),
 		cmocka_unit_test_setup_teardown(nonsense_in_the_line_ends_raw_bytes, begin, finish),
 		cmocka_unit_test_setup_teardown(a_receive_waits_for_the_rest_of_a_record, begin, finish),
+		cmocka_unit_test_setup_teardown(a_receive_waits_for_it_as_long_as_it_may, begin, finish),
 		cmocka_unit_test_setup_teardown(a_receive_that_must_not_wait_does_not, begin, finish),
 		cmocka_unit_test_setup_teardown(a_stream_that_ends_in_a_record_is_cut, begin, finish),
 		cmocka_unit_test_setup_teardown(a_part_of_nonsense_is_enough, begin, finish),

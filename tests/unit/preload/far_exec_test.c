@@ -122,6 +122,50 @@ static void end_before_all_has_come_is_none_though_a_child_has_the_socket(void *
 	assert_int_equal(ends_with(), -ECONNRESET);
 }
 
+/* Nothing of this process is for the next program. */
+static int close_on_exec(void **state)
+{
+	if (begin(NULL))
+		return -1;
+	exchange();
+	for (int end = 0; end < 2; end++)
+		fcntl(ends[end], F_SETFD, FD_CLOEXEC);
+	return 0;
+}
+
+static void fail_to_execute(const char *path)
+{
+	const struct target_name name = { .dir = AT_FDCWD, .path = path };
+	struct exec exec;
+
+	exec_begins(&exec, &name, environ);
+	exec_failed(&exec);
+}
+
+/* As a search along PATH does many times. */
+static void where_there_is_no_program_nothing_is_let_go(void **state)
+{
+	fail_to_execute("/nowhere/program");
+	for (int end = 0; end < 2; end++) {
+		put(end, PART);
+		assert_true(on_ring(end));
+		take_all(1 - end);
+	}
+}
+
+/* The peer had heard that nobody reads any more. */
+static void connection_goes_on_behind_an_exec_that_has_failed(void **state)
+{
+	engine_goes(conns[SERVER]);
+	engine_stays(conns[SERVER]);
+	for (int i = 0; i < 3; i++) {
+		put(CLIENT, PART);
+		take_all(SERVER);
+		put(SERVER, PART);
+		take_all(CLIENT);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -132,6 +176,9 @@ int main(void)
 		CASE(close_behind_an_exec_that_got_it_by_its_number_is_none),
 		CASE(end_behind_what_the_new_program_took_is_one),
 		CASE(end_before_all_has_come_is_none_though_a_child_has_the_socket),
+		cmocka_unit_test_setup_teardown(where_there_is_no_program_nothing_is_let_go, close_on_exec, finish),
+		cmocka_unit_test_setup_teardown(connection_goes_on_behind_an_exec_that_has_failed, close_on_exec,
+						finish),
 #undef CASE
 	};
 

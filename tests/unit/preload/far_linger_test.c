@@ -320,7 +320,7 @@ static void end_of_the_process_is_no_end_of_file(void **state)
 static int raw_error(void)
 {
 	__attribute__((cleanup(engine_raw_ends))) struct engine_raw raw =
-		engine_raw_begins(conns[CLIENT], ends[CLIENT], MSG_DONTWAIT);
+		engine_raw_begins(conns[CLIENT], ends[CLIENT], MSG_DONTWAIT | MSG_NOSIGNAL);
 
 	return raw.error;
 }

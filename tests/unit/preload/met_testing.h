@@ -35,7 +35,7 @@ static ssize_t send_whole(int end, const char *text)
 
 	if (rc != SEND_BY_KERNEL)
 		return rc;
-	raw = engine_raw_begins(conns[end], ends[end], MSG_DONTWAIT);
+	raw = engine_raw_begins(conns[end], ends[end], MSG_DONTWAIT | MSG_NOSIGNAL);
 	raw.done = send(ends[end], text, strlen(text), MSG_NOSIGNAL);
 	return raw.done < 0 ? -errno : raw.done;
 }
