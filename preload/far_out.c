@@ -526,7 +526,8 @@ static uint64_t owed(struct engine *engine)
 void far_parts_settled(struct conn *conn, struct engine *engine, int fd)
 {
 	far_parts(conn, engine, fd);
-	if (owed(engine))
+	/* A child that has made no call leaves it to its parent, whose agent is at it. */
+	if (conn->far && owed(engine))
 		far_settle_out(conn, engine, fd);
 }
 

@@ -188,6 +188,26 @@ static void process_that_has_forked_does_not_go_before_it_has_gone(void **state)
 	waitpid(child, NULL, 0);
 }
 
+/* But one that has not used it does not wait for what its parent owes. */
+static void child_that_made_no_call_goes_at_once(void **state)
+{
+	struct holders *holders = &engine_of(CLIENT)->holders;
+	struct holder parents = holders_expect(holders);
+	uint64_t begun = sent[CLIENT] - received[SERVER];
+	pthread_t thread;
+
+	holders_name(holders, &parents, getppid());
+	conns[CLIENT]->far = NULL;
+	assert_int_equal(pthread_create(&thread, NULL, take_what_comes, NULL), 0);
+	conn_close(ends[CLIENT]);
+	close(ends[CLIENT]);
+	closed = true;
+	atomic_store(&all_done, true);
+	pthread_join(thread, NULL);
+	/* The socket's buffers alone have come. */
+	assert_true(received[SERVER] < sent[CLIENT] && sent[CLIENT] - received[SERVER] < begun);
+}
+
 static int signals;
 
 static void note_signal(int number)
@@ -230,6 +250,7 @@ int main(void)
 		CASE(thread_that_waits_can_be_cancelled),
 		CASE(cancelled_send_leaves_nothing_behind),
 		CASE(process_that_has_forked_does_not_go_before_it_has_gone),
+		CASE(child_that_made_no_call_goes_at_once),
 		CASE(send_behind_a_shutdown_has_its_signal),
 #undef CASE
 	};
