@@ -35,7 +35,7 @@ static char *map_page(size_t *bytes)
 	return page;
 }
 
-static bool has_capability(int number)
+bool doctor_has_capability(int number)
 {
 	struct __user_cap_header_struct header = { _LINUX_CAPABILITY_VERSION_3, 0 };
 	struct __user_cap_data_struct data[2] = { 0 };
@@ -48,7 +48,7 @@ static int open_userfaultfd(const char **how)
 {
 	int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK), error = errno, device;
 
-	*how = has_capability(CAP_SYS_PTRACE) ? "by CAP_SYS_PTRACE" : "by vm.unprivileged_userfaultfd=1";
+	*how = doctor_has_capability(CAP_SYS_PTRACE) ? "by CAP_SYS_PTRACE" : "by vm.unprivileged_userfaultfd=1";
 	if (fd >= 0)
 		return fd;
 	*how = "by /dev/userfaultfd";
@@ -213,7 +213,7 @@ void doctor_memlock(struct finding *out)
 	struct rlimit limit = { 0 };
 
 	getrlimit(RLIMIT_MEMLOCK, &limit);
-	if (has_capability(CAP_IPC_LOCK))
+	if (doctor_has_capability(CAP_IPC_LOCK))
 		finding_is(out, HEALTH_OK, "no limit, by CAP_IPC_LOCK");
 	else if (limit.rlim_cur == RLIM_INFINITY)
 		finding_is(out, HEALTH_OK, "no limit");
@@ -252,7 +252,7 @@ void doctor_ptrace_scope(struct finding *out)
 		finding_is(out, HEALTH_OK, "no Yama: any process of the same user");
 		return;
 	}
-	finding_is(out, scope > 0 && !has_capability(CAP_SYS_PTRACE) ? HEALTH_LIMITED : HEALTH_OK,
+	finding_is(out, scope > 0 && !doctor_has_capability(CAP_SYS_PTRACE) ? HEALTH_LIMITED : HEALTH_OK,
 		   "ptrace_scope %d: %s", scope, scope >= 0 && scope <= 3 ? scopes[scope] : "unknown");
 	if (out->health == HEALTH_LIMITED)
 		finding_means(

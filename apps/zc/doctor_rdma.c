@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
+#include <linux/capability.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -139,7 +140,7 @@ static void check_memlock(struct finding *out, const struct devices *devices)
 {
 	struct rlimit limit;
 
-	if (getrlimit(RLIMIT_MEMLOCK, &limit) || limit.rlim_cur >= MEMLOCK_GOOD || !geteuid())
+	if (getrlimit(RLIMIT_MEMLOCK, &limit) || limit.rlim_cur >= MEMLOCK_GOOD || doctor_has_capability(CAP_IPC_LOCK))
 		return;
 	finding_is(out, HEALTH_LIMITED, "%s, but %lu KB may be locked", devices->names,
 		   (unsigned long)limit.rlim_cur / 1024);

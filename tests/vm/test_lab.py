@@ -76,6 +76,11 @@ def test_doctor_opens_the_devices(guest):
     assert checks["zerocopy_path"]["state"] == "ok"
 
 
+def test_doctor_tells_of_a_root_that_may_lock_little(guest):
+    rdma = checks_of(guest, "doctor_little")["rdma"]
+    assert rdma["state"] == "limited" and "1024 KB may be locked" in rdma["value"] and "ulimit -l" in rdma["remedy"]
+
+
 @pytest.mark.parametrize("step, value, remedy", [("doctor_torn", "libzc-verbs.so can't be used", "libibverbs1"),
                                                  ("doctor_without_drivers", "there is no RDMA device", "ibverbs-providers")])
 def test_doctor_tells_devices_that_cannot_be_opened(guest, step, value, remedy):
