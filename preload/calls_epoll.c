@@ -44,15 +44,6 @@ static size_t row_of(const struct set *set, uint64_t data)
 	return (key * 0x9e3779b97f4a7c15ull) >> 54;
 }
 
-static struct watch *watch_in(struct conn *conn, const struct set *set, uint64_t data)
-{
-	struct watch *watch = conn->watches;
-
-	while (watch && (watch->set != set || watch->event.data.u64 != data || (watch->gone && !watch->deferred)))
-		watch = watch->next;
-	return watch;
-}
-
 /* Whether an event on the connection may have no cause but ours: a notice, a doorbell, or a change that the kernel does not know. */
 static bool may_hide(struct conn *conn)
 {
@@ -60,13 +51,15 @@ static bool may_hide(struct conn *conn)
 }
 
 /* Returns the connection, locked, with its registration; NULL: none of those. */
-static struct conn *find_conn(const struct set *set, uint64_t data, struct watch **watch, struct lock_hold *hold)
+static struct conn *find_conn(const struct set *set, const struct epoll_event *event, struct watch **watch,
+			      struct lock_hold *hold)
 {
+	uint64_t data = event->data.u64;
 	struct conn *conn = atomic_load_explicit(&cache[row_of(set, data)], memory_order_relaxed);
 
 	for (int tries = 0; tries < 2; tries++) {
 		if (conn && may_hide(conn) && lock_take(&conn->lock, hold)) {
-			*watch = watch_in(conn, set, data);
+			*watch = watch_of_event(conn, set, event);
 			if (*watch)
 				return conn;
 			lock_give(&conn->lock, hold);
@@ -249,10 +242,10 @@ static void told_of_ring(struct conn *conn, struct watch *watch, struct epoll_ev
 	hot_add(conn, watch);
 }
 
-/* A one-shot registration was told of something in the ring, and the kernel does not know. By now it does. */
-static bool was_spent(struct conn *conn, const struct watch *watch)
+/* A one-shot registration was told of something in the ring, and the kernel does not know. By now it does, or the event is another's. */
+static bool was_spent(int set_fd, struct conn *conn, const struct watch *watch)
 {
-	if (!watch->spent)
+	if (!watch->spent || watch_data_is_shared(set_fd, watch->event.data.u64))
 		return false;
 	stats_conn(conn->slot, STAT_CONN_HIDDEN_EVENTS, 1);
 	return true;
@@ -297,11 +290,11 @@ static int filter(int set_fd, struct epoll_event *events, int count)
 	for (int i = 0; i < count; i++) {
 		struct lock_hold hold;
 		struct watch *watch;
-		struct conn *conn = find_conn(set, events[i].data.u64, &watch, &hold);
+		struct conn *conn = find_conn(set, &events[i], &watch, &hold);
 		bool told = !hot_is_wake(&events[i]);
 
 		if (conn) {
-			told = !was_spent(conn, watch) && defer_corrects(conn, watch, &events[i]) &&
+			told = !was_spent(set_fd, conn, watch) && defer_corrects(conn, watch, &events[i]) &&
 			       look_through(set_fd, conn, watch, &events[i]);
 			if (told)
 				told_of_ring(conn, watch, &events[i]);
@@ -386,17 +379,17 @@ static int ask_kernel(const struct wait *wait, int from, uint64_t until)
 /* What rings have. Returns how many events; now and then those of the kernel are in front of them. */
 static int tell_rings(const struct wait *wait, struct set *set)
 {
-	int ready;
+	int ready, more;
 
 	hot_turn(set);
 	ready = hot_tell_overdue(set, wait->set, wait->events, wait->count);
-	if (!ready && hot_kernel_waits(set)) {
-		if (!hot_has_news(set) &&
+	if (ready ? ready < wait->count && hot_kernel_waits_long(set) : hot_kernel_waits(set)) {
+		if (!ready && !hot_has_news(set) &&
 		    !defer_asks_for_room(set)) /* it is asked at once, for as long as the program likes */
 			return 0;
 		hot_kernel_asked(set);
-		ready = ask_kernel(wait, 0, 0);
-		ready = ready > 0 ? told(wait->set, wait->events, ready, wait->count) : 0;
+		more = ask_kernel(wait, ready, 0);
+		ready += more > 0 ? told(wait->set, wait->events + ready, more, wait->count - ready) : 0;
 	}
 	if (ready < wait->count)
 		ready += defer_tell_room(set, wait->events + ready, wait->count - ready);

@@ -126,7 +126,7 @@ static void sleeps_end(struct sleeps *sleeps)
 	sleeps->list = NULL;
 }
 
-/* Room for `count`; without memory nothing sleeps, and a wait looks again at short intervals (see sleeps_begin). */
+/* Room for `count`; without memory nothing is armed (see sleeps_begin), and a wait looks again at short intervals (see sleeps_until). */
 static void sleeps_make(struct sleeps *sleeps, nfds_t count)
 {
 	sleeps->used = 0;
@@ -134,6 +134,14 @@ static void sleeps_make(struct sleeps *sleeps, nfds_t count)
 	sleeps->links_max = 0;
 	sleeps->room = count + 1;
 	sleeps->list = count <= SLEEPS ? sleeps->few : sys_map(sizeof(*sleeps->list) * sleeps->room, MAP_PRIVATE);
+}
+
+/* Until when a wait may sleep that would until `end`. */
+static uint64_t sleeps_until(const struct sleeps *sleeps, uint64_t end)
+{
+	uint64_t soon = sleeps->list ? UINT64_MAX : clock_now() + NS_PER_MS;
+
+	return end < soon ? end : soon;
 }
 
 /* Returns whether the ring of the connection has something; else it is armed and counted among the sleeps. */
@@ -263,10 +271,13 @@ static int ask_with_links(struct pollfd *fds, nfds_t count, struct sleeps *sleep
 			all[at++] = (struct pollfd){ .fd = sleeps->list[i].link, .events = POLLIN };
 	}
 	ready = real.ppoll(all, at, timeout, mask);
-	if (ready < 0) /* EINVAL: more than RLIMIT_NOFILE, perhaps */
-		return errno == EINVAL ? real.ppoll(fds, count, &(struct timespec){ 0, NS_PER_MS }, mask) : ready;
+	if (ready < 0 && errno == EINVAL) /* more than RLIMIT_NOFILE, perhaps */
+		return real.ppoll(fds, count, &(struct timespec){ 0, NS_PER_MS }, mask);
+	/* Behind a signal, too, as the kernel does. */
 	for (nfds_t i = 0; i < count; i++)
 		fds[i].revents = all[i].revents;
+	if (ready < 0)
+		return ready;
 	at = count;
 	for (nfds_t i = 0; i < sleeps->used; i++) {
 		if (sleeps->list[i].link < 0 || !all[at++].revents)
@@ -294,12 +305,13 @@ static int poll_rings(struct pollfd *fds, nfds_t count, const struct timespec *t
 	for (;;) {
 		__attribute__((cleanup(sleeps_end))) struct sleeps sleeps;
 		bool now, part = false;
+		uint64_t end;
 
 		sleeps_make(&sleeps, count);
 		sleeps.links_max = count <= SLEEPS ? LINKS : 0;
 		now = poll_arms(&sleeps, fds, count);
-		ready = ask_with_links(fds, count, &sleeps, now ? &none : time_left(trim_before_sleep(until), &left),
-				       mask);
+		end = sleeps_until(&sleeps, trim_before_sleep(until));
+		ready = ask_with_links(fds, count, &sleeps, now ? &none : time_left(end, &left), mask);
 		if (ready < 0 && !(now && errno == EINTR))
 			return ready;
 		if (ready >= 0 && poll_meets_notice(fds, count))
@@ -461,6 +473,7 @@ static int select_again(int count, fd_set *in, fd_set *out, fd_set *except, cons
 		if (rings) {
 			sleeps_make(&sleeps, (nfds_t)count);
 			now = select_arms(&sleeps, count, in ? kept[0] : NULL);
+			end = sleeps_until(&sleeps, end);
 		}
 		ready = real.pselect(count, in, out, except, now ? &none : time_left(end, &left), mask);
 		if (ready < 0)
@@ -471,8 +484,6 @@ static int select_again(int count, fd_set *in, fd_set *out, fd_set *except, cons
 			ready += select_corrects(count, in, kept[0], &part);
 			if (ready || (until != UINT64_MAX && clock_now() >= until))
 				return ready;
-			if (part && watch_pauses(until, mask) < 0)
-				return -1;
 		}
 		if (in)
 			copy_set(in, kept[0], count);
@@ -480,6 +491,9 @@ static int select_again(int count, fd_set *in, fd_set *out, fd_set *except, cons
 			copy_set(out, kept[1], count);
 		if (except)
 			copy_set(except, kept[2], count);
+		/* A signal ends it with the sets as they were. */
+		if (part && watch_pauses(until, mask) < 0)
+			return -1;
 	}
 }
 

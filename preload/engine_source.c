@@ -531,7 +531,7 @@ void sources_wait(struct conn *conn, struct engine *engine, const struct announc
 			for (int spins = 0; spins < 16; spins++)
 				cpu_relax();
 		}
-		if (announced->sunk && source_taken(lane, announced->number[i]) != SIZE_MAX)
+		if (announced->sunk && !i) /* another thread may have kept them all: the device is at them yet */
 			far_sink_written(conn, engine);
 		source_keep(lane, announced->number[i]);
 	}

@@ -84,6 +84,7 @@ static bool offer(struct conn *conn, struct engine *engine, const struct iovec *
 	far->sink.tail = atomic_load(&in->shared->tail);
 	if (far_verbs->offer(link, iov->iov_base, bytes, far->sink.tail, &far->sink.number, &far->sink.region) < 0) {
 		far->sink.region = NULL;
+		far_verbs->invalidate(iov->iov_base, bytes); /* it may have been registered */
 		return false;
 	}
 	far->sink.owner = owner;
@@ -182,6 +183,9 @@ void far_sink_written(struct conn *conn, struct engine *engine)
 		}
 		wait_a_moment(conn, since);
 	}
+	/* Whoever breaks it has its lock until the device has stopped, and says so before. */
+	if (link && far_verbs->state(link, NULL) != VERBS_UP)
+		far_verbs->positions(link, &positions);
 	if (conn->far)
 		far_release(conn->far);
 }

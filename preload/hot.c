@@ -418,12 +418,19 @@ int hot_tell(struct set *set, struct epoll_event *events, int count)
 	return told;
 }
 
+bool hot_kernel_waits_long(struct set *set)
+{
+	struct hot *hot = list_there_is(set);
+
+	return !hot || clock_now() - atomic_load_explicit(&hot->kernel_asked, memory_order_relaxed) >= KERNEL_EVERY_NS;
+}
+
 bool hot_kernel_waits(struct set *set)
 {
 	struct hot *hot = list_there_is(set);
 
 	return hot && (hot->count || atomic_load_explicit(&set->deferred_count, memory_order_relaxed)) &&
-	       clock_now() - atomic_load_explicit(&hot->kernel_asked, memory_order_relaxed) >= KERNEL_EVERY_NS;
+	       hot_kernel_waits_long(set);
 }
 
 void hot_kernel_asked(struct set *set)

@@ -41,6 +41,9 @@ bool hot_is_news(struct conn *conn, struct watch *watch);
 
 /* Whether the kernel has not been asked for a while; and that it is now. */
 bool hot_kernel_waits(struct set *set);
+
+/* The same whatever the set has: rings that are told again and again must not hide what is the kernel's to tell. */
+bool hot_kernel_waits_long(struct set *set);
 void hot_kernel_asked(struct set *set);
 
 /* How long a wait may spin now, in ns; 0: not at all. And what has become of it. */

@@ -468,6 +468,21 @@ bool watch_nested(const struct conn *conn)
 	return false;
 }
 
+struct watch *watch_of_event(struct conn *conn, const struct set *set, const struct epoll_event *event)
+{
+	struct watch *first = NULL;
+
+	for (struct watch *watch = conn->watches; watch; watch = watch->next) {
+		if (watch->set != set || watch->event.data.u64 != event->data.u64 || (watch->gone && !watch->deferred))
+			continue;
+		if (!watch->spent && event->events & (watch->event.events | EPOLLERR | EPOLLHUP))
+			return watch;
+		if (!first)
+			first = watch;
+	}
+	return first;
+}
+
 int watch_pauses(uint64_t until, const sigset_t *mask)
 {
 	uint64_t now = clock_now(), left = until > now ? until - now : 0;

@@ -69,6 +69,12 @@ struct conn *watch_conn_of(const struct set *set, uint64_t data, bool (*may_hide
 /* Whether several registrations of the set have this data, as the kernel tells. Takes as long as the set is large. */
 bool watch_data_is_shared(int set_fd, uint64_t data);
 
+/*
+ * The registration of the connection in the set that an event of the kernel's is of; NULL: none. A program may give several the same data, of
+ * two descriptors for one socket, say: then one that can have it. Under the connection's lock.
+ */
+struct watch *watch_of_event(struct conn *conn, const struct set *set, const struct epoll_event *event);
+
 /* The ring has something, and there is no doorbell for it: the set's next wait tells. Under the connection's lock. */
 void watch_mark_overdue(struct watch *watch);
 

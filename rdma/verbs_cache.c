@@ -90,6 +90,17 @@ static bool may_change(const struct verbs_cache *cache)
 	return !cache->ops->may || cache->ops->may();
 }
 
+static void drop_owed(struct verbs_cache *cache)
+{
+	if (__builtin_expect(!cache->owes, 1) || !may_change(cache))
+		return;
+	cache->owes = false;
+	for (uint32_t i = cache->count; i-- > 0;) {
+		if (cache->region[i]->stale && !cache->region[i]->users)
+			drop_at(cache, i);
+	}
+}
+
 static struct verbs_region *find(const struct verbs_cache *cache, uintptr_t start, uintptr_t end, uint32_t rights)
 {
 	for (uint32_t i = starts_before(cache, start + 1); i-- > 0 && cache->reach[i] >= end;) {
@@ -107,6 +118,8 @@ bool verbs_cache_shrink(struct verbs_cache *cache)
 {
 	uint32_t oldest = cache->count;
 
+	if (!may_change(cache))
+		return false;
 	for (uint32_t i = 0; i < cache->count; i++) {
 		if (!cache->region[i]->users &&
 		    (oldest == cache->count || cache->region[i]->stamp < cache->region[oldest]->stamp))
@@ -150,6 +163,7 @@ int verbs_cache_get(struct verbs_cache *cache, uintptr_t start, size_t bytes, ui
 
 	if (!bytes || end <= start)
 		return -EINVAL;
+	drop_owed(cache);
 	region = find(cache, start, start + bytes, rights);
 	if (!region) {
 		region = may_change(cache) ? malloc(sizeof(*region)) : NULL;
@@ -171,9 +185,11 @@ int verbs_cache_get(struct verbs_cache *cache, uintptr_t start, size_t bytes, ui
 
 void verbs_cache_put(struct verbs_cache *cache, struct verbs_region *region)
 {
-	if (--region->users || !region->stale || !may_change(cache))
+	drop_owed(cache);
+	if (--region->users || !region->stale)
 		return;
-	for (uint32_t i = starts_before(cache, region->start); i < cache->count; i++) {
+	cache->owes |= !may_change(cache);
+	for (uint32_t i = starts_before(cache, region->start); !cache->owes && i < cache->count; i++) {
 		if (cache->region[i] == region) {
 			drop_at(cache, i);
 			return;
@@ -201,6 +217,7 @@ unsigned int verbs_cache_invalidate(struct verbs_cache *cache, uintptr_t start, 
 			continue;
 		}
 		region->stale = true;
+		cache->owes |= !region->users;
 		used += region->users != 0;
 	}
 	return used;

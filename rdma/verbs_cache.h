@@ -49,6 +49,7 @@ struct verbs_cache {
 	struct verbs_budget *budget;
 	uint64_t uses;
 	uint32_t count;
+	bool owes; /* some are stale and unused, and could not be dropped when they became that */
 	struct verbs_region *region[VERBS_CACHE_REGIONS]; /* by start */
 	uintptr_t reach[VERBS_CACHE_REGIONS];		  /* how far those up to here come, at most */
 };

@@ -211,6 +211,27 @@ void register_thread(struct end *end, long unused)
 	tell_number(end, 0);
 }
 
+/* Reading and room are asked for one by one, by two descriptors of the connection with the same data: one event does not use up the other. */
+void register_oneshot_twice(struct end *end, long unused)
+{
+	int set = meet_busy(end), twin;
+	char byte;
+
+	if (set < 0)
+		return;
+	twin = (int)MUST(dup(end->fd));
+	CALL(change(set, EPOLL_CTL_MOD, end->fd, EPOLLIN | EPOLLONESHOT));
+	CALL(change(set, EPOLL_CTL_ADD, twin, EPOLLOUT | EPOLLONESHOT));
+	note_events(set, 0);
+	for (int i = 0; i < 3; i++) {
+		tell_number(end, 1);
+		note_events(set, -1);
+		CALL(recv(end->fd, &byte, 1, 0));
+		CALL(change(set, EPOLL_CTL_MOD, end->fd, EPOLLIN | EPOLLONESHOT));
+	}
+	tell_number(end, 0);
+}
+
 /* Another descriptor with the same data, as of a program that uses memory again, is another. */
 void register_same_data(struct end *end, long unused)
 {

@@ -5,6 +5,7 @@
 
 #include "common/clock.h"
 #include "met_testing.h"
+#include "preload/engine_source.h"
 #include "preload/far_internal.h"
 #include "idle_device_testing.h"
 #include "rdma/avail.h"
@@ -16,6 +17,7 @@ static struct {
 	int offered, asked, hidden, asked_when_hidden;
 	int answers; /* -EAGAIN so often */
 	int answer;
+	int offer_fails, invalidated, positions_asked;
 } device_did;
 
 static struct engine *engine(void)
@@ -29,6 +31,8 @@ static int offer(struct verbs_conn *conn, void *address, size_t bytes, uint64_t 
 	assert_int_equal(tail, atomic_load(&engine()->channel.in.shared->tail));
 	assert_ptr_equal(address, memory);
 	assert_int_equal(bytes, BYTES);
+	if (device_did.offer_fails)
+		return -ENOTCONN;
 	*number = (uint32_t)++device_did.offered;
 	*out = (struct verbs_region *)memory;
 	return 0;
@@ -47,12 +51,26 @@ static void hide(struct verbs_conn *conn, struct verbs_region *region)
 	device_did.asked_when_hidden = device_did.asked;
 }
 
+static unsigned int invalidate_memory(const void *at, size_t bytes)
+{
+	if (at == memory && bytes == BYTES)
+		device_did.invalidated++;
+	return 0;
+}
+
+static void positions(struct verbs_conn *conn, struct verbs_positions *out)
+{
+	device_did.positions_asked++;
+	*out = (struct verbs_positions){ .settled = true, .delivered = UINT64_MAX };
+}
+
 static const struct verbs_table device = {
 	IDLE_DEVICE,
 	.offer = offer,
 	.retract = retract,
 	.hide = hide,
 };
+static struct verbs_table changed; /* of a test's own */
 
 static struct far fars[2];
 
@@ -187,6 +205,34 @@ static void only_what_may_pay_is_offered(void **state)
 	end_offer();
 }
 
+/* It may have been registered, and would be found again when something else is there. */
+static void an_offer_that_fails_leaves_nothing_registered(void **state)
+{
+	changed = device;
+	changed.invalidate = invalidate_memory;
+	far_verbs = &changed;
+	device_did.offer_fails = true;
+	assert_false(offers(BYTES));
+	assert_int_equal(device_did.invalidated, 1);
+}
+
+/* The sending end, whose bytes the device may be at yet. */
+static void a_sender_asks_the_device_whatever_became_of_its_sources(void **state)
+{
+	struct announced announced = { .count = 1, .sunk = true };
+	struct engine *its = atomic_load(&conns[0]->engine);
+
+	changed = device;
+	changed.positions = positions;
+	far_verbs = &changed;
+	sources_wait(conns[0], its, &announced); /* another thread has kept it */
+	assert_int_equal(device_did.positions_asked, 1);
+	/* Who breaks the queue pair says so before the device has stopped. */
+	device_given_up = true;
+	sources_wait(conns[0], its, &announced);
+	assert_int_equal(device_did.positions_asked, 2);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -197,6 +243,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(another_receive_ends_no_offer, begin, finish),
 		cmocka_unit_test_setup_teardown(a_queue_pair_that_goes_takes_the_offer_along, begin, finish),
 		cmocka_unit_test_setup_teardown(only_what_may_pay_is_offered, begin, finish),
+		cmocka_unit_test_setup_teardown(an_offer_that_fails_leaves_nothing_registered, begin, finish),
+		cmocka_unit_test_setup_teardown(a_sender_asks_the_device_whatever_became_of_its_sources, begin, finish),
 	};
 
 	use_rings(1 << 16);

@@ -4,9 +4,11 @@
 #include <linux/sockios.h>
 #include <pthread.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/select.h>
 
 #include "far_record_testing.h"
+#include "preload/hot.h"
 
 /* Calls of the kernel's by waits of the program's. */
 static _Atomic uint32_t asked;
@@ -97,6 +99,142 @@ static void epoll_waits_for_the_rest_of_a_record(void **state)
 	wait_for_rest(wait_by_epoll);
 }
 
+/* A signal comes in the pause, or while the devices are asked, too. */
+static int interrupted_ppoll(struct pollfd *fds, nfds_t count, const struct timespec *time, const sigset_t *mask)
+{
+	for (nfds_t i = 0; i < count; i++)
+		fds[i].revents = 0; /* as the kernel does */
+	errno = EINTR;
+	return -1;
+}
+
+static void select_that_a_signal_ends_leaves_its_sets(void **state)
+{
+	fd_set in;
+
+	send_record_in_parts(0);
+	FD_ZERO(&in);
+	FD_SET(ends[SERVER], &in);
+	kernel = real;
+	real.ppoll = interrupted_ppoll;
+	assert_int_equal(select(ends[SERVER] + 1, &in, NULL, NULL, NULL), -1);
+	assert_int_equal(errno, EINTR);
+	real = kernel;
+	assert_true(FD_ISSET(ends[SERVER], &in));
+}
+
+#define MANY 65 /* more than are kept on the stack */
+
+/* So many descriptors of which nothing comes, but for the first ones. */
+static void fill(struct pollfd fds[MANY], int count, int quiet)
+{
+	for (int i = 0; i < count; i++)
+		fds[i] = (struct pollfd){ .fd = quiet, .events = POLLIN };
+}
+
+static int can_rest(struct verbs_conn *conn)
+{
+	return 0;
+}
+
+static void rises(struct verbs_conn *conn, bool told)
+{
+}
+
+/* One ring has something; a signal is there; and the program has not looked at what the last poll told. */
+static void poll_beside_a_signal_tells_nothing_old(void **state)
+{
+	struct verbs_table device = cable_device;
+	struct pollfd fds[MANY];
+	int quiet[2];
+
+	exchange();
+	assert_int_equal(pipe(quiet), 0);
+	device.rest = can_rest;
+	device.rise = rises;
+	far_verbs = &device;
+	fill(fds, 12, quiet[0]);
+	fds[0].revents = POLLIN;
+	fds[1].fd = ends[SERVER];
+	fds[2].fd = ends[CLIENT];
+	put(SERVER, PART);
+	kernel = real;
+	real.ppoll = interrupted_ppoll;
+	assert_int_equal(poll(fds, 12, 0), 1);
+	real = kernel;
+	far_verbs = &cable_device;
+	assert_int_equal(fds[0].revents, 0);
+	assert_int_equal(fds[2].revents, POLLIN);
+	take_all(CLIENT);
+	for (int i = 0; i < 2; i++)
+		close(quiet[i]);
+}
+
+static void *put_late(void *unused)
+{
+	const struct timespec late = { .tv_nsec = 50 * NS_PER_MS };
+
+	nanosleep(&late, NULL);
+	put(CLIENT, 1);
+	return NULL;
+}
+
+static void poll_of_many_without_memory_looks_again(void **state)
+{
+	struct rlimit before, none;
+	struct pollfd fds[MANY];
+	pthread_t thread;
+	int quiet[2], ready;
+
+	exchange();
+	assert_int_equal(pipe(quiet), 0);
+	fill(fds, MANY, quiet[0]);
+	fds[0].fd = ends[SERVER];
+	assert_int_equal(getrlimit(RLIMIT_AS, &before), 0);
+	none = (struct rlimit){ 0, before.rlim_max };
+	assert_int_equal(pthread_create(&thread, NULL, put_late, NULL), 0);
+	assert_int_equal(setrlimit(RLIMIT_AS, &none), 0);
+	ready = poll(fds, MANY, 10000);
+	assert_int_equal(setrlimit(RLIMIT_AS, &before), 0);
+	pthread_join(thread, NULL);
+	assert_int_equal(ready, 1);
+	take_all(SERVER);
+	for (int i = 0; i < 2; i++)
+		close(quiet[i]);
+}
+
+/* A ring that is told as long as the program leaves its bytes, without the kernel, hides nobody. */
+static void ring_that_is_told_again_hides_no_other(void **state)
+{
+	struct epoll_event event = { .events = EPOLLIN, .data.u32 = 1 }, told[4];
+	int set = epoll_create1(EPOLL_CLOEXEC), other[2];
+	uint64_t until = clock_now() + 5 * NS_PER_SEC;
+	bool both = false;
+
+	exchange();
+	assert_int_equal(pipe(other), 0);
+	put(CLIENT, PART);
+	/* Added while a thread sleeps in the set. */
+	assert_true(hot_sleeps(table_set(set), &(int){ 0 }));
+	assert_int_equal(epoll_ctl(set, EPOLL_CTL_ADD, ends[SERVER], &event), 0);
+	hot_wakes(table_set(set));
+	event.data.u32 = 2;
+	assert_int_equal(epoll_ctl(set, EPOLL_CTL_ADD, other[0], &event), 0);
+	assert_int_equal(write(other[1], "x", 1), 1);
+	while (!both) {
+		int count = epoll_wait(set, told, 4, -1);
+
+		assert_true(count > 0);
+		for (int i = 0; i < count; i++)
+			both |= told[i].data.u32 == 2;
+		assert_true(clock_now() < until);
+	}
+	take_all(SERVER);
+	close(set);
+	for (int i = 0; i < 2; i++)
+		close(other[i]);
+}
+
 static int bytes_there(int fd)
 {
 	int bytes = 0;
@@ -152,6 +290,10 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(poll_waits_for_the_rest_of_a_record, begin, finish),
 		cmocka_unit_test_setup_teardown(select_waits_for_the_rest_of_a_record, begin, finish),
+		cmocka_unit_test_setup_teardown(select_that_a_signal_ends_leaves_its_sets, begin, finish),
+		cmocka_unit_test_setup_teardown(ring_that_is_told_again_hides_no_other, begin, finish),
+		cmocka_unit_test_setup_teardown(poll_beside_a_signal_tells_nothing_old, begin, finish),
+		cmocka_unit_test_setup_teardown(poll_of_many_without_memory_looks_again, begin, finish),
 		cmocka_unit_test_setup_teardown(what_comes_twice_is_taken, begin, finish),
 		cmocka_unit_test_setup_teardown(epoll_waits_for_the_rest_of_a_record, begin, finish),
 	};

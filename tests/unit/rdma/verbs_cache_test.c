@@ -242,6 +242,41 @@ static void anything_goes(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, open_cache, close_cache)
 
+/* What is to go while that may not be goes with the next call in which it may. */
+static void region_let_go_in_a_handler_goes_later(void **state)
+{
+	struct verbs_region *region = get(0x100000, PAGE);
+
+	assert_int_equal(verbs_cache_invalidate(&cache, 0x100000, PAGE), 1);
+	may_change = false;
+	verbs_cache_put(&cache, region);
+	may_change = true;
+	assert_int_equal(registered_bytes, PAGE);
+	use(0x900000, PAGE);
+	assert_int_equal(registered_bytes, PAGE);
+	assert_int_equal(cache.count, 1);
+}
+
+static void unused_region_found_stale_in_a_handler_goes_later(void **state)
+{
+	use(0x100000, PAGE);
+	may_change = false;
+	assert_int_equal(verbs_cache_invalidate(&cache, 0x100000, PAGE), 0);
+	may_change = true;
+	use(0x900000, PAGE);
+	assert_int_equal(registered_bytes, PAGE);
+}
+
+static void nothing_is_dropped_for_room_in_a_handler(void **state)
+{
+	use(0x100000, PAGE);
+	may_change = false;
+	assert_false(verbs_cache_shrink(&cache));
+	may_change = true;
+	assert_int_equal(registered_bytes, PAGE);
+	assert_true(verbs_cache_shrink(&cache));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -253,6 +288,9 @@ int main(void)
 		TEST(limit_of_the_system_makes_room_too),
 		TEST(given_back_memory_is_registered_anew),
 		TEST(nothing_changes_while_it_may_not),
+		TEST(region_let_go_in_a_handler_goes_later),
+		TEST(unused_region_found_stale_in_a_handler_goes_later),
+		TEST(nothing_is_dropped_for_room_in_a_handler),
 		TEST(full_table_makes_room),
 		TEST(anything_goes),
 	};
