@@ -67,7 +67,12 @@ static bool let_go_as_agent_comes(struct conn *conn, struct engine *engine, bool
 	until = clock_now() + NS_PER_SEC;
 	while (!atomic_load(&inside) && clock_now() < until)
 		sched_yield();
-	return atomic_load(&inside);
+	/* It may come in this moment: then it stays, with the lock. */
+	if (!atomic_load(&inside) && atomic_exchange(&stays, false))
+		return false;
+	while (!atomic_load(&inside))
+		sched_yield();
+	return true;
 }
 
 static void end_as_agent_is_inside(struct conn *conn, struct engine *engine, bool closes)
