@@ -35,12 +35,17 @@ void fork_begins(void)
 	guard_before_fork();
 }
 
+static void go_on(bool child)
+{
+	guard_after_fork(child);
+	later_after_fork(child);
+}
+
 pid_t fork_ends(pid_t child)
 {
 	int saved = errno;
 
-	guard_after_fork(child == 0);
-	later_after_fork(child == 0);
+	go_on(child == 0);
 	if (child == 0) {
 		signals_after_fork();
 		threads_after_fork();
@@ -106,58 +111,78 @@ void fork_was_unseen(void)
 }
 
 /*
- * libc's fork() runs the program's handlers (pthread_atfork()): the first of them may wait for a thread that waits for the fork, and in the
- * child they may close connections. Ours are registered before those, so that it begins behind their last one, and ends in the child
- * before their first.
+ * libc's fork() runs the program's handlers (pthread_atfork()): the first of them may wait for a thread that waits for the fork, in the
+ * child they may close connections, and in the parent they may wait for a thread that does, or fork. Ours are registered before
+ * those, so that it begins behind their last one, and is over in both before their first. Only who the child is the parent learns later.
  */
-enum stage { STAGE_NONE, STAGE_CALLED, STAGE_BEGUN };
-static __thread enum stage stage __attribute__((tls_model("initial-exec")));
+enum stage { STAGE_NONE, STAGE_CALLED, STAGE_BEGUN, STAGE_DOUBLED };
+
+struct by_libc {
+	enum stage stage;
+	uint64_t number; /* from STAGE_DOUBLED on: conn_doubles() */
+};
+
+static __thread struct by_libc by_libc __attribute__((tls_model("initial-exec")));
 static _Atomic bool has_handlers;
 
 static void prepare(void)
 {
-	if (stage != STAGE_CALLED)
+	if (by_libc.stage != STAGE_CALLED)
 		return;
 	fork_begins();
-	stage = STAGE_BEGUN;
+	by_libc.stage = STAGE_BEGUN;
+}
+
+static void begin_parent(void)
+{
+	if (by_libc.stage != STAGE_BEGUN)
+		return;
+	go_on(false);
+	by_libc = (struct by_libc){ STAGE_DOUBLED, conn_doubles() };
 }
 
 static void begin_child(void)
 {
-	if (stage != STAGE_BEGUN)
+	if (by_libc.stage != STAGE_BEGUN)
 		return;
 	fork_ends(0);
-	stage = STAGE_NONE;
+	by_libc.stage = STAGE_NONE;
 }
 
 void fork_start(void)
 {
-	atomic_store(&has_handlers, !pthread_atfork(prepare, NULL, begin_child));
+	atomic_store(&has_handlers, !pthread_atfork(prepare, begin_parent, begin_child));
 }
 
-/* Before and after libc forks, handlers included. A signal's handler that forks may come in between, with a stage of its own. */
-static enum stage call_libc(void)
+/* Before and after libc forks, handlers included. A handler, or a signal's, that forks may come in between, with a stage of its own. */
+static struct by_libc call_libc(void)
 {
-	enum stage outer = stage;
+	struct by_libc outer = by_libc;
 
 	if (atomic_load_explicit(&has_handlers, memory_order_relaxed))
-		stage = STAGE_CALLED;
+		by_libc.stage = STAGE_CALLED;
 	else
 		fork_begins();
 	return outer;
 }
 
-static pid_t libc_has_forked(pid_t child, enum stage outer)
+static pid_t libc_has_forked(pid_t child, struct by_libc outer)
 {
-	bool ends = stage == STAGE_BEGUN || !atomic_load_explicit(&has_handlers, memory_order_relaxed);
+	struct by_libc mine = by_libc;
+	int saved = errno;
 
-	stage = outer;
-	return ends ? fork_ends(child) : child;
+	by_libc = outer;
+	if (mine.stage == STAGE_BEGUN || !atomic_load_explicit(&has_handlers, memory_order_relaxed))
+		return fork_ends(child);
+	if (mine.stage == STAGE_DOUBLED)
+		conn_child_is(child, mine.number);
+	errno = saved;
+	return child;
 }
 
 #define FORK_BY_LIBC(call)                                                                                             \
 	({                                                                                                             \
-		enum stage outer = call_libc();                                                                        \
+		struct by_libc outer = call_libc();                                                                    \
                                                                                                                        \
 		libc_has_forked((pid_t)(call), outer);                                                                 \
 	})

@@ -455,25 +455,50 @@ static void quiesce(struct conn *conn)
 	lock_give(&conn->lock, &hold);
 }
 
-/* One thread forks at a time: what it has prepared is its own child's. */
+/* One thread forks at a time: what it has prepared is its own child's. The heirs that connections have are those of the last fork. */
 static struct lock fork_lock;
 static struct lock_hold fork_hold, pool_hold;
 static bool fork_held, pool_held;
+static uint32_t nested; /* forks within what a fork prepares; nothing is theirs to release */
+static uint64_t forks;
 
 void conn_before_fork(void)
 {
 	struct lock_hold hold;
 	bool held = lock_take(&fork_lock, &hold);
 
-	if (held)
-		fork_hold = hold;
-	fork_held = held;
-	if (held)
-		gate_close();
 	unseen_announced++;
+	if (held) {
+		fork_hold = hold;
+		gate_close();
+	} else {
+		nested++;
+	}
+	fork_held |= held;
+	forks++;
 	engine_premade = 0;
 	conn_each(quiesce);
-	pool_held = lock_take(&pool.lock, &pool_hold);
+	if (held)
+		pool_held = lock_take(&pool.lock, &pool_hold);
+}
+
+static void release_all(bool child)
+{
+	struct lock_hold hold = fork_hold;
+
+	if (!child && nested) {
+		nested--;
+		return;
+	}
+	nested = 0;
+	if (pool_held)
+		lock_give(&pool.lock, &pool_hold);
+	pool_held = false;
+	if (!fork_held)
+		return;
+	fork_held = false;
+	gate_open(child);
+	lock_give(&fork_lock, &hold);
 }
 
 static bool is_far; /* the parent is in another pid namespace: neither has the other's numbers */
@@ -509,31 +534,58 @@ static void parent_goes_on(struct conn *conn)
 	lock_give(&conn->lock, &hold);
 }
 
+static void name_heirs(pid_t child)
+{
+	forked = child;
+	if (atomic_load_explicit(&engine_ever, memory_order_relaxed))
+		conn_each(parent_goes_on);
+}
+
+static void child_begins(void)
+{
+	unseen_ends();
+	lock_thread = 0;
+	is_far = guest_sandboxed() || !sys_call(SYS_getppid, 0, 0, 0, 0, 0, 0);
+	atomic_store(&process, (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0));
+	trim_after_fork();
+	stats_after_fork();
+	conn_each(child_starts);
+	conn_each(keep_slot);
+	watch_after_fork();
+	engine_after_fork();
+}
+
 void conn_after_fork(pid_t child)
 {
-	if (!child) {
-		unseen_ends();
-		lock_thread = 0;
-		is_far = guest_sandboxed() || !sys_call(SYS_getppid, 0, 0, 0, 0, 0, 0);
-		atomic_store(&process, (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0));
-		trim_after_fork();
-		stats_after_fork();
-		conn_each(child_starts);
-		conn_each(keep_slot);
-		watch_after_fork();
-		engine_after_fork();
-	} else {
+	if (child) {
 		unseen_announced--;
+		name_heirs(child);
+	} else {
+		child_begins();
 	}
-	if (pool_held)
-		lock_give(&pool.lock, &pool_hold);
-	forked = child;
-	if (child && atomic_load_explicit(&engine_ever, memory_order_relaxed))
-		conn_each(parent_goes_on);
-	if (!fork_held)
+	release_all(!child);
+}
+
+uint64_t conn_doubles(void)
+{
+	uint64_t mine = forks;
+
+	unseen_announced--;
+	release_all(false);
+	return mine;
+}
+
+void conn_child_is(pid_t child, uint64_t mine)
+{
+	struct lock_hold hold;
+
+	if (!lock_take(&fork_lock, &hold))
 		return;
-	gate_open(!child);
-	lock_give(&fork_lock, &fork_hold);
+	gate_close();
+	if (forks == mine)
+		name_heirs(child);
+	gate_open(false);
+	lock_give(&fork_lock, &hold);
 }
 
 void conn_after_unseen_fork(void)
@@ -546,6 +598,7 @@ void conn_after_unseen_fork(void)
 	atomic_store(&pool.lock.word, 0);
 	atomic_store(&fork_lock.word, 0);
 	pool_held = fork_held = false;
+	nested = 0;
 	conn_after_fork(0);
 	gate_open(true);
 }

@@ -294,6 +294,13 @@ struct conn *conn_take_in(int fd);
 /* fork: before, everything is flushed and settled; the child starts with clean locks. */
 void conn_before_fork(void);
 void conn_after_fork(pid_t child); /* what fork() has returned */
+/*
+ * In the parent while libc's fork() has not returned yet, in place of conn_after_fork(): others may go on, since what the program
+ * does there may wait for them. Later conn_child_is() with what fork() has returned, and what this has: unless another fork has begun
+ * meanwhile, the heirs get their name, which the child gives them, too.
+ */
+uint64_t conn_doubles(void);
+void conn_child_is(pid_t child, uint64_t fork);
 void conn_after_unseen_fork(void); /* in a child that nobody has prepared; no connection has an engine then */
 
 /* Whether the caller runs in this process's own address space copy (false in a child of vfork or raw clone). */

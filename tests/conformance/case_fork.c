@@ -291,6 +291,61 @@ void fork_handlers_wait(struct end *end, long way)
 	atomic_store(&handlers.run, false);
 }
 
+/* A connection from its beginning to its end. */
+static void *begin_and_end(void *unused)
+{
+	int port, listening = listen_on(addresses.ipv4, &port), here, there;
+
+	here = connect_to(addresses.ipv4, port);
+	there = (int)MUST(accept(listening, NULL, NULL));
+	MUST(close(here));
+	give(there, "x", 1);
+	MUST(close(there));
+	MUST(close(listening));
+	return unused;
+}
+
+static void begin_and_end_elsewhere(void)
+{
+	pthread_t thread;
+
+	note_pair();
+	MUST(-pthread_create(&thread, NULL, begin_and_end, NULL));
+	MUST(-pthread_join(thread, NULL));
+}
+
+static void in_parent(void)
+{
+	const struct child child = { .run = ends_at_once };
+
+	if (!atomic_exchange(&handlers.run, false))
+		return;
+	begin_and_end_elsewhere();
+	reap(fork_by(FORK_BY_FORK, &child));
+	begin_and_end_elsewhere();
+}
+
+/* The parent's handler waits for a thread that works on connections, and forks. */
+void fork_handler_waits_in_parent(struct end *end, long way)
+{
+	const struct child child = { .end = end, .run = ends_at_once };
+
+	meet(end);
+	turns(end);
+	if (end->server) {
+		take_to_end(end->fd, 6, 0);
+		return;
+	}
+	MUST(pthread_atfork(NULL, in_parent, NULL));
+	for (uint64_t i = 0; i < FORKS; i++) {
+		atomic_store(&handlers.run, true);
+		reap(fork_by(way, &child));
+		EXPECT(!atomic_load(&handlers.run));
+		begin_and_end_elsewhere();
+		give_pattern(end->fd, 10, 6, i * 10);
+	}
+}
+
 static void closes_in_handler(void)
 {
 	CALL(close(handlers.fd));

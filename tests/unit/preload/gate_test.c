@@ -10,6 +10,7 @@
 
 #include "common/sys.h"
 #include "common/thread.h"
+#include "fork_testing.h"
 #include "pair_testing.h"
 #include "preload/apart.h"
 #include "preload/choose.h"
@@ -179,6 +180,88 @@ static void fork_opens_and_closes_what_its_handlers_want(void **state)
 	close_pair(fds);
 }
 
+static void *open_and_close_one(void *unused)
+{
+	int fds[2];
+
+	connect_pair(fds);
+	conn_open(fds[0], ROLE_CLIENT, false);
+	conn_close(fds[0]);
+	close_pair(fds);
+	return unused;
+}
+
+static void run_in_thread(void *(*what)(void *))
+{
+	pthread_t thread;
+
+	assert_int_equal(pthread_create(&thread, NULL, what, NULL), 0);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+}
+
+/* Its handlers may wait for those, and fork. */
+static void parent_lets_others_go_on_before_it_knows_its_child(void **state)
+{
+	uint64_t fork_number;
+
+	alarm(HANG_SECONDS);
+	conn_before_fork();
+	fork_number = conn_doubles();
+	run_in_thread(open_and_close_one);
+	assert_true(child_finds(holds_all));
+	run_in_thread(open_and_close_one);
+	conn_child_is(-1, fork_number);
+	run_in_thread(open_and_close_one);
+	alarm(0);
+}
+
+static void fork_names_its_own_heirs_alone(void **state)
+{
+	struct engine *engine;
+	struct conn *conn;
+	uint64_t first, second;
+	int fds[2];
+
+	connect_pair(fds);
+	conn_open(fds[0], ROLE_CLIENT, false);
+	conn = table_conn(fds[0]);
+	engine = atomic_load(&conn->engine);
+	conn_before_fork();
+	first = conn_doubles();
+	assert_int_equal(atomic_load(&engine->holders.count), 2);
+	conn_child_is(-1, first); /* it has failed: no heir */
+	assert_int_equal(atomic_load(&engine->holders.count), 1);
+
+	conn_before_fork();
+	first = conn_doubles();
+	conn_before_fork();
+	second = conn_doubles();
+	conn_child_is(-1, first);
+	assert_int_equal(atomic_load(&engine->holders.count), 3);
+	conn_child_is(-1, second);
+	assert_int_equal(atomic_load(&engine->holders.count), 2);
+	conn_close(fds[0]);
+	close_pair(fds);
+}
+
+/* Within what a fork prepares, as a signal's handler may: nothing is let go of by that. */
+static void fork_within_a_fork_leaves_it_what_it_holds(void **state)
+{
+	uint32_t held;
+
+	alarm(HANG_SECONDS);
+	conn_before_fork();
+	held = lock_depth;
+	conn_before_fork();
+	conn_after_fork(-1);
+	assert_int_equal(lock_depth, held);
+	conn_after_fork(-1);
+	assert_int_equal(lock_depth, 0);
+	run_in_thread(open_and_close_one);
+	assert_true(child_finds(holds_all));
+	alarm(0);
+}
+
 static void *do_nothing(void *unused)
 {
 	return unused;
@@ -313,6 +396,9 @@ int main(void)
 		cmocka_unit_test(epoll_sets_end_before_a_fork_or_after_it),
 		cmocka_unit_test(duplicate_of_a_set_that_is_closed_is_none),
 		cmocka_unit_test(fork_opens_and_closes_what_its_handlers_want),
+		cmocka_unit_test(parent_lets_others_go_on_before_it_knows_its_child),
+		cmocka_unit_test(fork_names_its_own_heirs_alone),
+		cmocka_unit_test(fork_within_a_fork_leaves_it_what_it_holds),
 		cmocka_unit_test(process_that_ends_waits_for_what_is_loaded),
 		cmocka_unit_test(process_that_ends_loads_no_more),
 		cmocka_unit_test(loading_is_over_in_a_child_or_unseen_and_then_it_starts_no_thread),
