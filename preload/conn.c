@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Connections of conn.h: slabs, opening, duplicates, closing, sharing over fork. */
+/* Connections of conn.h: slabs, opening, duplicates, closing. Over a fork: conn_fork.c. */
 #define _GNU_SOURCE
 #include "preload/conn.h"
 
@@ -10,16 +10,13 @@
 
 #include "common/log.h"
 #include "common/sys.h"
-#include "common/thread.h"
 #include "preload/before.h"
 #include "preload/choose.h"
+#include "preload/conn_internal.h"
 #include "preload/engine.h"
-#include "preload/engine_source.h"
 #include "preload/gate.h"
 #include "preload/guest.h"
-#include "preload/pool.h"
 #include "preload/sg.h"
-#include "preload/trim.h"
 #include "preload/unseen.h"
 #include "preload/watch.h"
 #include "preload/zerocopy.h"
@@ -31,7 +28,7 @@ _Atomic unsigned int conn_zerocopy_used;
 _Atomic bool conn_zerocopy_ever;
 
 static void *slabs[SLABS];
-static struct pool pool = {
+struct pool conn_pool = {
 	.bytes = sizeof(struct conn),
 	.link = offsetof(struct conn, next_free),
 	.each = SLAB_CONNS,
@@ -39,11 +36,11 @@ static struct pool pool = {
 	.sharing = MAP_PRIVATE,
 	.slab = slabs,
 };
-static _Atomic int process;
+_Atomic int conn_process_number;
 
 void conn_release(struct conn *conn)
 {
-	pool_give(&pool, conn);
+	pool_give(&conn_pool, conn);
 }
 
 bool conn_process_is_ours(void)
@@ -55,12 +52,12 @@ bool conn_process_is_ours(void)
 	int pid = (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
 	int none = 0;
 
-	return atomic_compare_exchange_strong(&process, &none, pid) || none == pid;
+	return atomic_compare_exchange_strong(&conn_process_number, &none, pid) || none == pid;
 }
 
 int conn_process(void)
 {
-	return atomic_load_explicit(&process, memory_order_relaxed);
+	return atomic_load_explicit(&conn_process_number, memory_order_relaxed);
 }
 
 static void read_address(long call, int fd, struct sockaddr_storage *out)
@@ -133,7 +130,7 @@ static void open_inside(int fd, const struct opening *how)
 	struct sockaddr_storage local = { 0 }, peer;
 	struct lock_hold hold;
 	bool moves;
-	struct conn *conn = pool_take(&pool);
+	struct conn *conn = pool_take(&conn_pool);
 
 	if (!conn)
 		return;
@@ -413,7 +410,7 @@ void conn_detach(struct conn *conn, enum stat_reason reason)
 
 void conn_each(void (*visit)(struct conn *conn))
 {
-	uint32_t count = atomic_load(&pool.slabs);
+	uint32_t count = atomic_load(&conn_pool.slabs);
 
 	for (uint32_t i = 0; i < count; i++) {
 		struct conn *slab = slabs[i];
@@ -427,7 +424,7 @@ void conn_each(void (*visit)(struct conn *conn))
 
 struct conn *conn_next(uint32_t *at)
 {
-	uint32_t count = atomic_load(&pool.slabs) * SLAB_CONNS;
+	uint32_t count = atomic_load(&conn_pool.slabs) * SLAB_CONNS;
 
 	while (*at < count) {
 		struct conn *conn = (struct conn *)slabs[*at / SLAB_CONNS] + *at % SLAB_CONNS;
@@ -437,168 +434,4 @@ struct conn *conn_next(uint32_t *at)
 			return conn;
 	}
 	return NULL;
-}
-
-static void quiesce(struct conn *conn)
-{
-	struct lock_hold hold;
-
-	if (!lock_take(&conn->lock, &hold))
-		return;
-	if (atomic_load(&conn->mode) != CONN_FREE) /* a moment ago it was not */
-		engine_before_fork(conn);
-	if (atomic_load(&conn->mode) == CONN_ACTIVE) {
-		sg_flush(conn);
-		zerocopy_settle(conn);
-		conn_give_token(conn);
-	}
-	lock_give(&conn->lock, &hold);
-}
-
-/* One thread forks at a time: what it has prepared is its own child's. The heirs that connections have are those of the last fork. */
-static struct lock fork_lock;
-static struct lock_hold fork_hold, pool_hold;
-static bool fork_held, pool_held;
-static uint32_t nested; /* forks within what a fork prepares; nothing is theirs to release */
-static uint64_t forks;
-
-void conn_before_fork(void)
-{
-	struct lock_hold hold;
-	bool held = lock_take(&fork_lock, &hold);
-
-	unseen_announced++;
-	if (held) {
-		fork_hold = hold;
-		gate_close();
-	} else {
-		nested++;
-	}
-	fork_held |= held;
-	forks++;
-	engine_premade = 0;
-	conn_each(quiesce);
-	if (held)
-		pool_held = lock_take(&pool.lock, &pool_hold);
-}
-
-static void release_all(bool child)
-{
-	struct lock_hold hold = fork_hold;
-
-	if (!child && nested) {
-		nested--;
-		return;
-	}
-	nested = 0;
-	if (pool_held)
-		lock_give(&pool.lock, &pool_hold);
-	pool_held = false;
-	if (!fork_held)
-		return;
-	fork_held = false;
-	gate_open(child);
-	lock_give(&fork_lock, &hold);
-}
-
-static bool is_far; /* the parent is in another pid namespace: neither has the other's numbers */
-
-static void child_starts(struct conn *conn)
-{
-	engine_forked(conn, 0, is_far);
-	atomic_store(&conn->lock.word, 0); /* its owner may be a thread that does not exist here */
-	atomic_store(&conn->engine_users, 0);
-	sources_after_fork(conn);
-	atomic_store(&conn->moved, false);
-	conn->goes = false;
-	conn->inherited = true;
-	conn->handed = false;
-	sg_after_fork(conn);
-	zerocopy_after_fork(conn);
-}
-
-static void keep_slot(struct conn *conn)
-{
-	stats_slot_keep(conn->slot, conn->role, conn->policy, conn_fd(conn));
-}
-
-static pid_t forked;
-
-static void parent_goes_on(struct conn *conn)
-{
-	struct lock_hold hold;
-
-	if (!lock_take(&conn->lock, &hold))
-		return;
-	engine_forked(conn, forked, false);
-	lock_give(&conn->lock, &hold);
-}
-
-static void name_heirs(pid_t child)
-{
-	forked = child;
-	if (atomic_load_explicit(&engine_ever, memory_order_relaxed))
-		conn_each(parent_goes_on);
-}
-
-static void child_begins(void)
-{
-	unseen_ends();
-	lock_thread = 0;
-	is_far = guest_sandboxed() || !sys_call(SYS_getppid, 0, 0, 0, 0, 0, 0);
-	atomic_store(&process, (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0));
-	trim_after_fork();
-	stats_after_fork();
-	conn_each(child_starts);
-	conn_each(keep_slot);
-	watch_after_fork();
-	engine_after_fork();
-}
-
-void conn_after_fork(pid_t child)
-{
-	if (child) {
-		unseen_announced--;
-		name_heirs(child);
-	} else {
-		child_begins();
-	}
-	release_all(!child);
-}
-
-uint64_t conn_doubles(void)
-{
-	uint64_t mine = forks;
-
-	unseen_announced--;
-	release_all(false);
-	return mine;
-}
-
-void conn_child_is(pid_t child, uint64_t mine)
-{
-	struct lock_hold hold;
-
-	if (!lock_take(&fork_lock, &hold))
-		return;
-	gate_close();
-	if (forks == mine)
-		name_heirs(child);
-	gate_open(false);
-	lock_give(&fork_lock, &hold);
-}
-
-void conn_after_unseen_fork(void)
-{
-	/* One that loads the drivers of RDMA is inside (far_agent.c). */
-	if (gate_has_others())
-		thread_starts_no_more();
-	/* Other threads may have been at it: what was free is lost. */
-	pool.free = NULL;
-	atomic_store(&pool.lock.word, 0);
-	atomic_store(&fork_lock.word, 0);
-	pool_held = fork_held = false;
-	nested = 0;
-	conn_after_fork(0);
-	gate_open(true);
 }
