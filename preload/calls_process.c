@@ -14,6 +14,7 @@
 
 #include "common/log.h"
 #include "common/sys.h"
+#include "preload/actions.h"
 #include "preload/defer.h"
 #include "preload/engine.h"
 #include "preload/engine_source.h"
@@ -149,41 +150,56 @@ ZC_EXPORT int execle(const char *path, const char *arg, ...)
 	return execve(path, argv, envp);
 }
 
+/* libc writes the child's number with all signals blocked, which kills where that is guarded memory: so to memory of ours first. */
 #define SPAWN(path, search, envp, call)                                                                                \
 	({                                                                                                             \
 		const struct target_name name_ = { AT_FDCWD, path, search };                                           \
 		struct exec exec_;                                                                                     \
 		char *const *environment_;                                                                             \
+		posix_spawnattr_t room_;                                                                               \
+		pid_t child_;                                                                                          \
 		int rc_;                                                                                               \
 		sg_flush_all();                                                                                        \
 		defer_settle_all();                                                                                    \
 		environment_ = exec_spawns(&exec_, &name_, envp, actions);                                             \
-		rc_ = (call);                                                                                          \
+		rc_ = call(&child_, path, actions, signals_spawned(attributes, &room_), argv, environment_);           \
 		exec_spawned(&exec_, !rc_);                                                                            \
+		if (!rc_ && pid)                                                                                       \
+			*pid = child_;                                                                                 \
 		rc_;                                                                                                   \
 	})
 
 ZC_EXPORT int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,
 			  const posix_spawnattr_t *attributes, char *const argv[], char *const envp[])
 {
-	return SPAWN(path, false, envp, real.posix_spawn(pid, path, actions, attributes, argv, environment_));
+	return SPAWN(path, false, envp, real.posix_spawn);
 }
 
 ZC_EXPORT int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,
 			   const posix_spawnattr_t *attributes, char *const argv[], char *const envp[])
 {
-	return SPAWN(file, true, envp, real.posix_spawnp(pid, file, actions, attributes, argv, environment_));
+	return SPAWN(file, true, envp, real.posix_spawnp);
+}
+
+ZC_EXPORT int posix_spawn_file_actions_init(posix_spawn_file_actions_t *actions)
+{
+	actions_forget(actions);
+	return real.posix_spawn_file_actions_init(actions);
+}
+
+ZC_EXPORT int posix_spawn_file_actions_destroy(posix_spawn_file_actions_t *actions)
+{
+	actions_forget(actions);
+	return real.posix_spawn_file_actions_destroy(actions);
 }
 
 ZC_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t *actions, int fd, int to)
 {
-	struct conn *conn = table_conn(fd);
+	int rc = real.posix_spawn_file_actions_adddup2(actions, fd, to);
 
-	if (conn) {
-		conn->spawned_fd = to;
-		atomic_store(&conn->spawned, actions);
-	}
-	return real.posix_spawn_file_actions_adddup2(actions, fd, to);
+	if (!rc && engine_possible())
+		actions_add(actions, fd, to);
+	return rc;
 }
 
 /* A shell that happens to inherit connections does not use them: they stay as they are. */

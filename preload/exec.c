@@ -9,6 +9,7 @@
 
 #include "common/log.h"
 #include "common/sys.h"
+#include "preload/actions.h"
 #include "preload/engine_source.h"
 #include "preload/evict.h"
 #include "preload/far.h"
@@ -67,15 +68,30 @@ static void add_name(struct names *names, int fd)
 		names->fds[names->count++] = fd;
 }
 
+/* What the actions make of those numbers, too, the new program finds by its cookie. Returns whether they name the connection. */
+static bool add_spawned(const void *actions, const struct conn *conn, struct names *names)
+{
+	struct action action;
+	bool named = false;
+
+	for (uint32_t at = 0; actions_next(actions, &at, &action);) {
+		if (table_conn(action.fd) != conn)
+			continue;
+		add_name(names, action.fd); /* here, and there */
+		add_name(names, action.to);
+		named = true;
+	}
+	return named;
+}
+
 static void find_names(const struct exec *exec, struct conn *conn, const struct scan *scan, struct names *names)
 {
 	uint64_t cookie = conn_identify(conn, conn_fd(conn));
-	bool spawned = exec->actions && atomic_load(&conn->spawned) == exec->actions;
 
-	*names = (struct names){ .handed = exec->spawns ? spawned : conn->handed };
-	if (spawned && conn->descriptors) {
-		add_name(names, conn->fds[0]); /* here, and there */
-		add_name(names, conn->spawned_fd);
+	*names = (struct names){ .handed = !exec->spawns && conn->handed };
+	if (exec->actions && conn->descriptors && add_spawned(exec->actions, conn, names)) {
+		names->handed = true;
+		atomic_store(&conn->spawned, true);
 	}
 	if (!cookie)
 		return; /* it can't be told */
@@ -407,15 +423,7 @@ void exec_failed(struct exec *exec)
 
 void exec_spawned(struct exec *exec, bool done)
 {
-	struct conn *conn;
-
 	end(exec, done);
-	/* The same place may be other actions next. */
-	for (uint32_t at = 0; exec->actions && (conn = conn_next(&at));) {
-		const void *mine = exec->actions;
-
-		atomic_compare_exchange_strong(&conn->spawned, &mine, NULL);
-	}
 }
 
 /* In the new program -------------------------------------------------------------------------------------------------- */

@@ -98,3 +98,26 @@ void signals_exec_failed(bool blocked)
 	if (blocked)
 		sys_call(SYS_rt_sigprocmask, SIG_UNBLOCK, (long)&faults, 0, sizeof(faults), 0, 0);
 }
+
+const posix_spawnattr_t *signals_spawned(const posix_spawnattr_t *attributes, posix_spawnattr_t *room)
+{
+	sigset_t mask;
+	short flags = 0;
+
+	if (attributes)
+		posix_spawnattr_getflags(attributes, &flags);
+	if (!guard_may_use_signal() || flags & POSIX_SPAWN_SETSIGMASK)
+		return attributes;
+	sigemptyset(&mask);
+	if (sys_call(SYS_rt_sigprocmask, SIG_BLOCK, 0, (long)&mask, sizeof(uint64_t), 0, 0) ||
+	    !signals_faults_blocked(&mask))
+		return attributes;
+	signals_told(&mask);
+	if (attributes)
+		*room = *attributes;
+	else
+		posix_spawnattr_init(room);
+	posix_spawnattr_setflags(room, (short)(flags | POSIX_SPAWN_SETSIGMASK));
+	posix_spawnattr_setsigmask(room, &mask);
+	return room;
+}

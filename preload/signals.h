@@ -4,6 +4,7 @@
 #define ZC_PRELOAD_SIGNALS_H
 
 #include <signal.h>
+#include <spawn.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -55,6 +56,12 @@ bool signals_start(void);
 /* Before exec, so that the next program inherits what this one believes; and where that has failed. Returns whether it is blocked now. */
 bool signals_before_exec(void);
 void signals_exec_failed(bool blocked);
+
+/*
+ * Attributes for posix_spawn, whose child inherits what this program believes of its mask, not ours: `attributes` (NULL: none) as they are,
+ * or `room` with that.
+ */
+const posix_spawnattr_t *signals_spawned(const posix_spawnattr_t *attributes, posix_spawnattr_t *room);
 
 /* In the child of a fork: locks of threads that are not there are free. */
 void signals_after_fork(void);

@@ -405,48 +405,6 @@ void exec_leaks_busy(struct end *end, long how)
 	}
 }
 
-/* The first bytes are the server's, the rest its program's: `cat`, which sends it back. */
-static void spawn_cat(struct end *end, long how)
-{
-	char *const argv[] = { (char *)"cat", NULL };
-	posix_spawn_file_actions_t actions;
-	pid_t child;
-
-	if (how == EXEC_BY_SPAWN) {
-		posix_spawn_file_actions_init(&actions);
-		posix_spawn_file_actions_adddup2(&actions, end->fd, 0);
-		posix_spawn_file_actions_adddup2(&actions, end->fd, 1);
-		EXPECT(!posix_spawnp(&child, "cat", &actions, NULL, argv, environ));
-		posix_spawn_file_actions_destroy(&actions);
-	} else {
-		child = how == EXEC_BY_VFORK ? vfork() : fork();
-		if (!child) {
-			dup2(end->fd, 0);
-			dup2(end->fd, 1);
-			execvp("cat", argv);
-			_exit(9);
-		}
-	}
-	MUST(child);
-	MUST(close(end->fd));
-	reap(child);
-}
-
-void exec_inetd(struct end *end, long how)
-{
-	meet_and_talk(end);
-	if (end->server) {
-		take_pattern(end->fd, 10, 6, 0);
-		await(end, "sent");
-		spawn_cat(end, how);
-		return;
-	}
-	give_pattern(end->fd, 20000, 6, 0);
-	tell(end, "sent");
-	MUST(shutdown(end->fd, SHUT_WR));
-	take_to_end(end->fd, 6, 10);
-}
-
 /*
  * What follows may end in a reset where bytes can't follow to a program that knows nothing of the library; in nothing else: what
  * comes is right, and the stream does not end before all of it.

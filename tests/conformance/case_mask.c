@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -75,6 +76,17 @@ static void write_in_wait(long how)
 	close(set);
 }
 
+/* Asks the kernel whether SIGSEGV is blocked in a program that nothing is preloaded to. `pid` is where libc puts its number. */
+static void spawn_and_ask(pid_t *pid, const posix_spawnattr_t *attributes)
+{
+	char *const argv[] = { (char *)"grep", (char *)"-q", (char *)"SigBlk:.*[4-7c-f]..$",
+			       (char *)"/proc/self/status", NULL };
+	char *const nothing[] = { NULL };
+
+	EXPECT(!posix_spawn(pid, "/bin/grep", NULL, attributes, argv, nothing));
+	reap(*pid);
+}
+
 static void write_while(long how)
 {
 	pthread_t thread;
@@ -87,7 +99,9 @@ static void write_while(long how)
 		write_in_handler(&all);
 	else if (how >= MASK_PPOLL)
 		write_in_wait(how);
-	if (how == MASK_PLAIN || how == MASK_SIGPROCMASK)
+	if (how == MASK_SPAWN)
+		spawn_and_ask((pid_t *)buffer, NULL);
+	if (how == MASK_PLAIN || how == MASK_SIGPROCMASK || how == MASK_SPAWN)
 		write_again();
 	if (how == MASK_THREAD || how == MASK_INHERITED) {
 		if (how == MASK_INHERITED)
@@ -252,4 +266,27 @@ void mask_is_inherited(struct end *end, long unused)
 	}
 	note("blocked: %d", is_blocked());
 	mask_writes(end, MASK_PLAIN);
+}
+
+/* By posix_spawn, with a mask of its own and without. */
+void mask_is_given_to_spawned(struct end *end, long unused)
+{
+	posix_spawnattr_t attributes;
+	sigset_t all, none;
+	pid_t child;
+
+	meet(end);
+	posix_spawnattr_init(&attributes);
+	spawn_and_ask(&child, NULL);
+	sigfillset(&all);
+	sigemptyset(&none);
+	MUST(sigprocmask(SIG_SETMASK, &all, NULL));
+	spawn_and_ask(&child, NULL);
+	spawn_and_ask(&child, &attributes);
+	posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+	spawn_and_ask(&child, &attributes);
+	posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+	posix_spawnattr_setsigmask(&attributes, &none);
+	spawn_and_ask(&child, &attributes);
+	posix_spawnattr_destroy(&attributes);
 }

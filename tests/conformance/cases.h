@@ -34,7 +34,15 @@ enum burst_end {
 
 enum pipe_kind { PIPE_PIPE, PIPE_FIFO, PIPE_NONBLOCKING };
 
-enum exec_by { EXEC_BY_FORK, EXEC_BY_VFORK, EXEC_BY_SPAWN };
+enum exec_by {
+	EXEC_BY_FORK,
+	EXEC_BY_VFORK,
+	EXEC_BY_SPAWN,
+	EXEC_BY_SPAWN_BEFORE, /* the actions name the number before it is the connection's */
+	EXEC_BY_SPAWN_CHAIN,  /* by a number that the actions have made */
+	EXEC_BY_SPAWN_AGAIN,  /* after a spawn with the same actions has failed */
+	EXEC_BY_SPAWN_OTHERS, /* other actions name it, too */
+};
 
 enum fork_by {
 	FORK_BY_FORK,
@@ -79,6 +87,7 @@ enum mask_of {
 	MASK_SIGPROCMASK,
 	MASK_THREAD,
 	MASK_INHERITED, /* of a thread that has it from the one before */
+	MASK_SPAWN,	/* libc's, in posix_spawn, which writes the child's number */
 	MASK_HANDLER,
 	MASK_PPOLL, /* this and those behind: a handler in a wait */
 	MASK_PSELECT,
