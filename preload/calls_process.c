@@ -356,6 +356,8 @@ syscall(long number, ...)
 #endif
 	if (number == SYS_execveat)
 		return execveat((int)a[0], (const char *)a[1], (char *const *)a[2], (char *const *)a[3], (int)a[4]);
+	if (number == SYS_exit_group)
+		_exit((int)a[0]);
 	if (fork_by_syscall(number, a))
 		return FORK(real.syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]));
 	guest_notes_syscall(number, a);

@@ -180,7 +180,6 @@ void guest_notes_syscall(long number, const long *a)
 	case SYS_close:
 		conn_close((int)a[0]);
 		return;
-	case SYS_exit_group:
 	case SYS_clone:
 		sg_flush_all();
 		later_settle(NULL, SIZE_MAX);

@@ -27,13 +27,22 @@ static struct visit *visits;
 
 static bool is_visited(void *owner, int self)
 {
-	for (struct visit *visit = visits; visit; visit = visit->next)
-		if (visit->owner == owner && visit->thread != self)
-			return true;
-	return false;
+	bool others = false;
+
+	for (struct visit *visit = visits; visit; visit = visit->next) {
+		if (visit->owner != owner)
+			continue;
+		if (visit->thread == self)
+			return false;
+		others = true;
+	}
+	return others;
 }
 
-/* Waits until no other thread is in poll() of this owner. With the lock, which it gives away meanwhile. */
+/*
+ * Waits until no other thread is in poll() of this owner. With the lock, which it gives away meanwhile. Who is in it himself does not
+ * wait: another that is, and releases what it has found, would wait for him.
+ */
 void guard_visits_wait(void *owner)
 {
 	int self;

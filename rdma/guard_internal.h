@@ -78,7 +78,7 @@ void guard_lock_take(void);
 void guard_lock_give(void);
 uint64_t guard_signals_block(void);
 void guard_signals_restore(uint64_t mask);
-/* Waits until no other thread is in poll() of this owner; gives the lock away meanwhile. */
+/* Waits until no other thread is in poll() of this owner, unless this one is; gives the lock away meanwhile. */
 void guard_visits_wait(void *owner);
 /* In a child: the threads that were in poll() are not here. */
 void guard_visits_forget(void);

@@ -194,11 +194,63 @@ static void nobody_waits_for_ever_where_pages_vanish(void **state)
 	munmap(common, BYTES);
 }
 
+/* One that has several sends under guard, and finds each of them done by another thread. */
+struct shared_owner {
+	pthread_barrier_t inside; /* poll() */
+	_Atomic(struct guard_record *) done[2];
+	_Atomic int next;
+	unsigned char *buffer;
+};
+
+static void shared_poll(void *arg)
+{
+	struct shared_owner *owner = arg;
+	int mine = atomic_fetch_add(&owner->next, 1);
+	struct guard_record *record = mine < 2 ? atomic_exchange(&owner->done[mine], NULL) : NULL;
+
+	if (!record)
+		return;
+	pthread_barrier_wait(&owner->inside);
+	guard_release(record);
+}
+
+static const struct guard_owner_ops shared_ops = { .poll = shared_poll };
+
+static void *write_half(void *arg)
+{
+	*(unsigned char *)arg ^= 1;
+	return NULL;
+}
+
+static void threads_that_find_the_owners_sends_done_do_not_wait_for_each_other(void **state)
+{
+	struct shared_owner owner = { .buffer = map_buffer(BYTES) };
+	struct guard_record *records[2];
+	pthread_t threads[2];
+
+	catch_segv();
+	pthread_barrier_init(&owner.inside, NULL, 2);
+	fill(owner.buffer, BYTES, 1);
+	for (size_t i = 0; i < 2; i++) {
+		assert_int_equal(
+			guard_protect(owner.buffer + i * BYTES / 2, BYTES / 2, &shared_ops, &owner, &records[i]), 0);
+		atomic_store(&owner.done[i], records[i]);
+	}
+	for (size_t i = 0; i < 2; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, write_half, owner.buffer + i * BYTES / 2), 0);
+	for (int i = 0; i < 2; i++)
+		pthread_join(threads[i], NULL);
+	assert_false(guard_active());
+	assert_int_equal(differing(owner.buffer, BYTES, 1), 2);
+	munmap(owner.buffer, BYTES);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		BOTH(nobody_waits_for_ever_where_pages_vanish),
 		BOTH(moving_threads_hinder_nobody),
+		cmocka_unit_test_setup(threads_that_find_the_owners_sends_done_do_not_wait_for_each_other, use_mprotect),
 	};
 
 	alarm(100);
