@@ -28,6 +28,8 @@ struct kept {
 	int fd;	   /* that names its socket here; or that was buried */
 	int other; /* what goes along, or the buried one's socket */
 	bool buried;
+	bool resets; /* the buried one, by its close; and what the program had said of that */
+	struct linger linger;
 	struct channel rest; /* without a header: not mapped here any more */
 };
 
@@ -188,7 +190,6 @@ static void bury(struct exec *exec, struct conn *conn, int fd)
 	long dead = kept ? sys_call(SYS_socket, AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0, 0, 0, 0) : -ENOMEM;
 	long backup = dead < 0 ? dead : sys_call(SYS_fcntl, fd, F_DUPFD_CLOEXEC, SYS_FD_HIGH, 0, 0, 0);
 
-	log_info("fd %d: does not go along: others have bytes to receive on it", fd);
 	if (kept)
 		*kept = (struct kept){ .conn = conn, .fd = fd, .other = (int)backup, .buried = true };
 	if (backup < 0 || sys_call(SYS_dup3, dead, fd, 0, 0, 0, 0) < 0)
@@ -204,8 +205,41 @@ static bool leave_to_others(struct exec *exec, struct conn *conn, struct engine 
 
 	if (!shared || names->handed || exec->spawns || !evict_has_rest(engine))
 		return false;
-	for (int i = 0; i < names->count; i++)
+	for (int i = 0; i < names->count; i++) {
+		log_info("fd %d: does not go along: others have bytes to receive on it", names->fds[i]);
 		bury(exec, conn, names->fds[i]);
+	}
+	return true;
+}
+
+/*
+ * Where nobody has a use for it behind the exec: it is reset when that has come about, by the last close of the socket, and by nothing if it
+ * fails. Returns false if that can't be had.
+ */
+static bool reset_behind(struct exec *exec, struct conn *conn, struct engine *engine, const struct names *names)
+{
+	const struct linger reset = { .l_onoff = 1, .l_linger = 0 };
+	struct linger before = { 0 };
+	socklen_t bytes = sizeof(before);
+	int fd = names->fds[0];
+
+	if (exec->spawns || !is_ours() || guest_sandboxed() || holders_alive(&engine->holders, &conn->holder) != 1 ||
+	    (exec->memory && exec->memory->count + names->count > KEPT_MAX))
+		return false;
+	sys_call(SYS_getsockopt, fd, SOL_SOCKET, SO_LINGER, (long)&before, (long)&bytes, 0);
+	if (sys_call(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, (long)&reset, sizeof(reset), 0) < 0)
+		return false;
+	stats_reason(conn->slot, REASON_LOST);
+	log_info("fd %d: is reset: what its ring holds can't go along", fd);
+	for (int i = 0; i < names->count; i++) {
+		int others = exec->memory ? exec->memory->count : 0;
+
+		bury(exec, conn, names->fds[i]);
+		if (!i && exec->memory && exec->memory->count > others) {
+			exec->memory->kept[others].resets = true;
+			exec->memory->kept[others].linger = before;
+		}
+	}
 	return true;
 }
 
@@ -272,8 +306,11 @@ static bool hand_over_lane(struct exec *exec, struct conn *conn, struct engine *
 		return false;
 	if (exec->spawns && !names->handed)
 		return true; /* it has leaked to a child in which nothing can be put in its place */
-	if (target(exec) != TARGET_OURS || !carry(exec, conn, engine, names))
+	if (target(exec) != TARGET_OURS || !carry(exec, conn, engine, names)) {
+		if (reset_behind(exec, conn, engine, names))
+			return false;
 		evict_reset(conn, names->fds[0]);
+	}
 	goes_along(exec, engine, true);
 	return true;
 }
@@ -380,6 +417,10 @@ static void put_back(struct kept *kept)
 
 	if (kept->buried && kept->other >= 0)
 		sys_call(SYS_dup3, kept->other, kept->fd, 0, 0, 0, 0);
+	if (kept->resets) {
+		sys_call(SYS_setsockopt, kept->fd, SOL_SOCKET, SO_LINGER, (long)&kept->linger, sizeof(kept->linger), 0);
+		stats_add(&stats->slot[kept->conn->slot].reason[REASON_LOST], -1);
+	}
 	if (engine && kept->rest.header && lock_take(&engine->in, &hold)) {
 		engine_take_back(engine, &kept->rest);
 		lock_give(&engine->in, &hold);

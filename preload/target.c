@@ -191,6 +191,8 @@ static enum target search(const char *name, char *const envp[])
 
 enum target target_of(const struct target_name *name, char *const envp[])
 {
+	if (name->dir == AT_FDCWD && (!name->path || !*name->path))
+		return TARGET_NONE;
 	if (!name->path || !*name->path) /* an own descriptor for looking, since an O_PATH one can't be read */
 		return look(sys_call(SYS_fcntl, name->dir, F_DUPFD_CLOEXEC, 0, 0, 0, 0), envp);
 	if (name->search && !strchr(name->path, '/'))

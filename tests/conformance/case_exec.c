@@ -13,6 +13,8 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -301,6 +303,26 @@ void exec_last_number(struct end *end, long bytes)
 	CALL(close(end->fd));
 }
 
+/* What the kernel finds to be no program: a name that is empty, and a script that does not say for what. */
+static void fail_otherwise(int fd)
+{
+	static const char script[] = "exit 0\n";
+	char path[64];
+	int file = (int)MUST(memfd_create("script", 0));
+
+	MUST(write(file, script, sizeof(script) - 1));
+	MUST(fchmod(file, 0700));
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", file);
+	CALL(execl("", "nothing", NULL));
+	note_poll(fd, POLLIN);
+	CALL(execl(path, "script", NULL));
+	note_poll(fd, POLLIN);
+	MUST(fcntl(fd, F_SETFD, FD_CLOEXEC));
+	CALL(execl(path, "script", NULL));
+	MUST(fcntl(fd, F_SETFD, 0));
+	MUST(close(file));
+}
+
 /* An exec that fails, at the first look or in the kernel's, takes nothing away. */
 void exec_fails_unread(struct end *end, long bytes)
 {
@@ -317,6 +339,7 @@ void exec_fails_unread(struct end *end, long bytes)
 		CALL(execl("/proc/self/exe", "corpus", huge, NULL));
 		note_poll(end->fd, POLLIN);
 	}
+	fail_otherwise(end->fd);
 	finish(end->fd, (size_t)bytes);
 }
 
