@@ -490,8 +490,12 @@ ssize_t sources_put(struct conn *conn, struct engine *engine, const struct iovec
 	out->count = 0;
 	out->bytes = 0;
 	out->sunk = false;
-	if (conn->books)
+	if (conn->books) {
 		harvest(conn->books);
+		/* What the peer may not fetch any more comes before this: it is copied, and the peer rung for both. */
+		if (!far_is(engine) && lane->out && lane->out->first != lane->out->next)
+			source_step_out(lane, NULL);
+	}
 	first = bytes < settings.source_min ? NULL : first_large(iov, count);
 	if (!first)
 		return 0;
@@ -515,10 +519,21 @@ ssize_t sources_put(struct conn *conn, struct engine *engine, const struct iovec
 	return (ssize_t)at.done;
 }
 
+/* The peer may have found that it may not fetch, and sleep. */
+static void ring_if_asleep(struct conn *conn, struct engine *engine)
+{
+	struct lock_hold hold;
+
+	if (lock_take(&engine->out, &hold)) {
+		engine_ring_late(conn, engine, conn_fd(conn));
+		lock_give(&engine->out, &hold);
+	}
+}
+
 void sources_wait(struct conn *conn, struct engine *engine, const struct announced *announced)
 {
 	struct lane *lane = lane_of(engine);
-	bool far = far_is(engine);
+	bool far = far_is(engine), late = false;
 	uint64_t more = far && announced->waits ? announced->bytes * FAR_BYTE_NS : 0, until = announced->until + more;
 	struct far_patience patience = { .until = until, .quiet_ns = FAR_QUIET_NS + more, .waits = announced->waits };
 
@@ -533,8 +548,11 @@ void sources_wait(struct conn *conn, struct engine *engine, const struct announc
 		}
 		if (announced->sunk && !i) /* another thread may have kept them all: the device is at them yet */
 			far_sink_written(conn, engine);
+		late |= source_taken(lane, announced->number[i]) != SIZE_MAX;
 		source_keep(lane, announced->number[i]);
 	}
+	if (late && !far)
+		ring_if_asleep(conn, engine);
 }
 
 /* Ends ---------------------------------------------------------------------------------------------------------------- */

@@ -2,6 +2,7 @@
 /* Sends that are announced: what the peer gets is what was sent, whatever becomes of the memory, the thread and the connection. */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -442,6 +443,60 @@ static void what_was_promised_and_lost_is_no_end(void **state)
 	assert_int_equal(receive_some(1, (char *)got, 1, 0), -ECONNRESET);
 }
 
+/* A peer that may not read this process's memory any more: it has changed its user, say. */
+static ssize_t get_never(struct transport_reach *reach, const struct transport_place *place,
+			 const struct transport_token *token, const struct transport_get *get)
+{
+	return -EPERM;
+}
+
+static void refuse(struct transport_ops *ops)
+{
+	struct source_in *in = atomic_load(&conns[1]->engine)->channel.in.in;
+
+	*ops = *in->transport;
+	ops->get = get_never;
+	in->transport = ops;
+}
+
+static void what_the_peer_may_not_fetch_comes_with_the_next_send(void **state)
+{
+	struct transport_ops ops;
+
+	refuse(&ops);
+	send_filled(buffer, BYTES);
+	assert_int_equal(receive_some(1, (char *)got, BYTES, MSG_DONTWAIT), -EAGAIN);
+	assert_int_equal(receive_some(1, (char *)got, BYTES, MSG_DONTWAIT), -EAGAIN);
+	assert_int_equal(send_bytes(0, "x", 1), 1);
+	expect_sent(BYTES);
+	assert_int_equal(receive_some(1, (char *)got, 1, MSG_DONTWAIT), 1);
+	assert_int_equal(got[0], 'x');
+}
+
+static void *receive_all(void *unused)
+{
+	expect_sent(BYTES);
+	return unused;
+}
+
+static void peer_that_may_not_fetch_and_sleeps_is_woken(void **state)
+{
+	struct transport_ops ops;
+	pthread_t thread;
+
+	alarm(60);
+	refuse(&ops);
+	for (int i = 0; i < 20; i++) {
+		assert_int_equal(pthread_create(&thread, NULL, receive_all, NULL), 0);
+		while (!atomic_load(&lane_from(0)->shared->armed)) /* it sleeps */
+			sched_yield();
+		send_filled(buffer, BYTES);
+		memset(buffer, 'x', BYTES);
+		pthread_join(thread, NULL);
+	}
+	alarm(0);
+}
+
 int main(void)
 {
 #define LATER(name) cmocka_unit_test_setup_teardown(name, setup_later, teardown_later)
@@ -450,6 +505,8 @@ int main(void)
 #define SMALL(name) cmocka_unit_test_setup_teardown(name, setup_small, teardown_small)
 	const struct CMUnitTest tests[] = {
 		ZSDP(zsdp_does_not_wait_for_a_peer_that_does_not_come),
+		ZSDP(peer_that_may_not_fetch_and_sleeps_is_woken),
+		AZSDP(what_the_peer_may_not_fetch_comes_with_the_next_send),
 		AZSDP(azsdp_sends_what_was_there),
 		AZSDP(ends_of_a_buffer_that_fill_no_page_go_by_the_ring),
 		AZSDP(source_is_free_when_the_peer_has_it),
