@@ -26,13 +26,16 @@
 #define NULL_DEVICE makedev(1, 3)
 #define NO_FORK (CLONE_VM | CLONE_SETTLS) /* the parent's memory, or thread variables that are not its copies */
 
-void fork_begins(void)
+uint64_t fork_begins(void)
 {
+	uint64_t fork;
+
 	sg_flush_all();
 	later_before_fork();
 	defer_before_fork();
-	conn_before_fork();
+	fork = conn_before_fork();
 	guard_before_fork();
+	return fork;
 }
 
 static void go_on(bool child)
@@ -41,7 +44,7 @@ static void go_on(bool child)
 	later_after_fork(child);
 }
 
-pid_t fork_ends(pid_t child)
+pid_t fork_ends(pid_t child, uint64_t fork)
 {
 	int saved = errno;
 
@@ -51,7 +54,7 @@ pid_t fork_ends(pid_t child)
 		threads_after_fork();
 		flusher_after_fork();
 	}
-	conn_after_fork(child);
+	conn_after_fork(child, fork);
 	if (child == 0)
 		table_own_refresh();
 	errno = saved;
@@ -119,7 +122,7 @@ enum stage { STAGE_NONE, STAGE_CALLED, STAGE_BEGUN, STAGE_DOUBLED };
 
 struct by_libc {
 	enum stage stage;
-	uint64_t number; /* from STAGE_DOUBLED on: conn_doubles() */
+	uint64_t fork; /* from STAGE_BEGUN on */
 };
 
 static __thread struct by_libc by_libc __attribute__((tls_model("initial-exec")));
@@ -129,8 +132,7 @@ static void prepare(void)
 {
 	if (by_libc.stage != STAGE_CALLED)
 		return;
-	fork_begins();
-	by_libc.stage = STAGE_BEGUN;
+	by_libc = (struct by_libc){ STAGE_BEGUN, fork_begins() };
 }
 
 static void begin_parent(void)
@@ -138,14 +140,15 @@ static void begin_parent(void)
 	if (by_libc.stage != STAGE_BEGUN)
 		return;
 	go_on(false);
-	by_libc = (struct by_libc){ STAGE_DOUBLED, conn_doubles() };
+	conn_doubles();
+	by_libc.stage = STAGE_DOUBLED;
 }
 
 static void begin_child(void)
 {
 	if (by_libc.stage != STAGE_BEGUN)
 		return;
-	fork_ends(0);
+	fork_ends(0, by_libc.fork);
 	by_libc.stage = STAGE_NONE;
 }
 
@@ -162,7 +165,7 @@ static struct by_libc call_libc(void)
 	if (atomic_load_explicit(&has_handlers, memory_order_relaxed))
 		by_libc.stage = STAGE_CALLED;
 	else
-		fork_begins();
+		by_libc.fork = fork_begins();
 	return outer;
 }
 
@@ -173,9 +176,9 @@ static pid_t libc_has_forked(pid_t child, struct by_libc outer)
 
 	by_libc = outer;
 	if (mine.stage == STAGE_BEGUN || !atomic_load_explicit(&has_handlers, memory_order_relaxed))
-		return fork_ends(child);
+		return fork_ends(child, mine.fork);
 	if (mine.stage == STAGE_DOUBLED)
-		conn_child_is(child, mine.number);
+		conn_child_is(child, mine.fork);
 	errno = saved;
 	return child;
 }
@@ -266,13 +269,14 @@ ZC_EXPORT int forkpty(int *terminal, char *name, const struct termios *modes, co
 struct cloned {
 	int (*run)(void *argument);
 	void *argument;
+	uint64_t fork;
 };
 
 static int run_cloned(void *at)
 {
 	const struct cloned *cloned = at; /* on the parent's stack, of which this is a copy */
 
-	fork_ends(0);
+	fork_ends(0, cloned->fork);
 	/* libc would end this thread alone, and the process go on with those of the library. */
 	_exit(cloned->run(cloned->argument));
 }
@@ -283,7 +287,7 @@ typedef int clone_call(int (*run)(void *), void *stack, int flags, void *argumen
  * The list: where the kernel puts the child's number for the parent, thread variables, and where it puts it for the child. They are taken
  * whether they were given or not, as libc's does.
  */
-__attribute__((no_sanitize_address)) static int clone_by(clone_call *really, const struct cloned *cloned, void *stack,
+__attribute__((no_sanitize_address)) static int clone_by(clone_call *really, struct cloned *cloned, void *stack,
 							 int flags, va_list list)
 {
 	pid_t *number = va_arg(list, pid_t *);
@@ -292,13 +296,14 @@ __attribute__((no_sanitize_address)) static int clone_by(clone_call *really, con
 
 	if (flags & NO_FORK || !cloned->run || !stack)
 		return really(cloned->run, stack, flags, cloned->argument, number, variables, own);
-	return FORK(really(run_cloned, stack, flags, (void *)cloned, number, variables, own));
+	cloned->fork = fork_begins();
+	return fork_ends(really(run_cloned, stack, flags, cloned, number, variables, own), cloned->fork);
 }
 
 #define CLONES(name)                                                                                                   \
 	ZC_EXPORT int name(int (*run)(void *), void *stack, int flags, void *argument, ...)                            \
 	{                                                                                                              \
-		const struct cloned cloned = { run, argument };                                                        \
+		struct cloned cloned = { run, argument, 0 };                                                           \
 		va_list list;                                                                                          \
 		int rc;                                                                                                \
                                                                                                                        \

@@ -83,7 +83,7 @@ static void reset(struct conn *conn)
 	atomic_store(&conn->recv_ends, 0);
 	conn->engine_fd = -1;
 	conn->holder = (struct holder){ 0 };
-	conn->heir = (struct holder){ 0 };
+	memset(conn->heirs, 0, sizeof(conn->heirs));
 	conn->made = false;
 	conn->inherited = false;
 	conn->handed = false;

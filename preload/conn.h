@@ -30,6 +30,7 @@
 #include "preload/table.h"
 
 #define CONN_DESCRIPTORS 4 /* duplicates that are followed; a connection with more goes back to plain calls */
+#define CONN_HEIRS 4	   /* forks that may yet fail; with more of them, the oldest counts as a child for good */
 
 enum conn_mode {
 	CONN_FREE,
@@ -136,6 +137,12 @@ struct zerocopy {
 	uint64_t own_cost, copy_cost; /* CPU ns for 1024 bytes */
 };
 
+/* The child of a fork whose end is not known here yet. The number is the fork's, as in conn_before_fork(); 0: none. */
+struct heir {
+	uint64_t fork;
+	struct holder holder;
+};
+
 struct conn {
 	struct lock lock;
 	_Atomic int mode; /* enum conn_mode */
@@ -163,8 +170,8 @@ struct conn {
 	int engine_fd;		    /* of a channel that is still to be handed over, or -1 */
 	struct holder
 		holder; /* this process among those of the engine; it does not count any more when it is about to end */
-	struct holder heir; /* the child of the present fork */
-	bool made;	    /* this process has made the engine, and gets it back */
+	struct heir heirs[CONN_HEIRS];
+	bool made; /* this process has made the engine, and gets it back */
 	/* trim.h; `moved` is under the engine's lock `out` but for whoever has the list */
 	_Atomic bool moved;
 	uint64_t moved_tail;
@@ -290,15 +297,15 @@ uint64_t conn_cookie_of(int fd);
 /* Takes a socket in that the program before this one has left unread bytes of, whatever the rules say of it. Returns NULL if it can't. */
 struct conn *conn_take_in(int fd);
 
-/* fork: before, everything is flushed and settled; the child starts with clean locks. */
-void conn_before_fork(void);
-void conn_after_fork(pid_t child); /* what fork() has returned */
+/* fork: before, everything is flushed and settled; the child starts with clean locks. Returns the fork's number. */
+uint64_t conn_before_fork(void);
+void conn_after_fork(pid_t child, uint64_t fork); /* what fork() has returned, and what that has */
 /*
- * In the parent while libc's fork() has not returned yet, in place of conn_after_fork(): others may go on, since what the program
- * does there may wait for them. Later conn_child_is() with what fork() has returned, and what this has: unless another fork has begun
- * meanwhile, the heirs get their name, which the child gives them, too.
+ * In the parent while libc's fork() has not returned yet, in place of conn_after_fork(): others may go on, and fork, since what the
+ * program does there may wait for them. Later conn_child_is() with what fork() has returned: the heirs get their name, which the child
+ * gives them, too, or are none.
  */
-uint64_t conn_doubles(void);
+void conn_doubles(void);
 void conn_child_is(pid_t child, uint64_t fork);
 void conn_after_unseen_fork(void); /* in a child that nobody has prepared; no connection has an engine then */
 

@@ -14,6 +14,8 @@
 #include "preload/watch.h"
 #include "preload/zerocopy.h"
 
+static uint64_t forks; /* so far */
+
 static void quiesce(struct conn *conn)
 {
 	struct lock_hold hold;
@@ -21,7 +23,7 @@ static void quiesce(struct conn *conn)
 	if (!lock_take(&conn->lock, &hold))
 		return;
 	if (atomic_load(&conn->mode) != CONN_FREE) /* a moment ago it was not */
-		engine_before_fork(conn);
+		engine_before_fork(conn, forks);
 	if (atomic_load(&conn->mode) == CONN_ACTIVE) {
 		sg_flush(conn);
 		zerocopy_settle(conn);
@@ -30,17 +32,17 @@ static void quiesce(struct conn *conn)
 	lock_give(&conn->lock, &hold);
 }
 
-/* One thread forks at a time: what it has prepared is its own child's. The heirs that connections have are those of the last fork. */
+/* One thread forks at a time: what it has prepared is its own child's. */
 static struct lock fork_lock;
 static struct lock_hold fork_hold, pool_hold;
 static bool fork_held, pool_held;
 static uint32_t nested; /* forks within what a fork prepares; nothing is theirs to release */
-static uint64_t forks;
 
-void conn_before_fork(void)
+uint64_t conn_before_fork(void)
 {
 	struct lock_hold hold;
 	bool held = lock_take(&fork_lock, &hold);
+	uint64_t mine;
 
 	unseen_announced++;
 	if (held) {
@@ -50,11 +52,12 @@ void conn_before_fork(void)
 		nested++;
 	}
 	fork_held |= held;
-	forks++;
+	mine = ++forks;
 	engine_premade = 0;
 	conn_each(quiesce);
 	if (held)
 		pool_held = lock_take(&conn_pool.lock, &pool_hold);
+	return mine;
 }
 
 static void release_all(bool child)
@@ -76,11 +79,16 @@ static void release_all(bool child)
 	lock_give(&fork_lock, &hold);
 }
 
-static bool is_far; /* the parent is in another pid namespace: neither has the other's numbers */
+/* For the visits of all connections. */
+static struct {
+	uint64_t fork;
+	pid_t child;
+	bool far; /* the parent is in another pid namespace: neither has the other's numbers */
+} over;
 
 static void child_starts(struct conn *conn)
 {
-	engine_forked(conn, 0, is_far);
+	engine_forked(conn, over.fork, 0, over.far);
 	atomic_store(&conn->lock.word, 0); /* its owner may be a thread that does not exist here */
 	atomic_store(&conn->engine_users, 0);
 	sources_after_fork(conn);
@@ -97,30 +105,29 @@ static void keep_slot(struct conn *conn)
 	stats_slot_keep(conn->slot, conn->role, conn->policy, conn_fd(conn));
 }
 
-static pid_t forked;
-
 static void parent_goes_on(struct conn *conn)
 {
 	struct lock_hold hold;
 
 	if (!lock_take(&conn->lock, &hold))
 		return;
-	engine_forked(conn, forked, false);
+	engine_forked(conn, over.fork, over.child, false);
 	lock_give(&conn->lock, &hold);
 }
 
-static void name_heirs(pid_t child)
+static void name_heirs(pid_t child, uint64_t fork)
 {
-	forked = child;
-	if (atomic_load_explicit(&engine_ever, memory_order_relaxed))
-		conn_each(parent_goes_on);
+	over.child = child;
+	over.fork = fork;
+	conn_each(parent_goes_on);
 }
 
-static void child_begins(void)
+static void child_begins(uint64_t fork)
 {
 	unseen_ends();
 	lock_thread = 0;
-	is_far = guest_sandboxed() || !sys_call(SYS_getppid, 0, 0, 0, 0, 0, 0);
+	over.fork = fork;
+	over.far = guest_sandboxed() || !sys_call(SYS_getppid, 0, 0, 0, 0, 0, 0);
 	atomic_store(&conn_process_number, (int)sys_call(SYS_getpid, 0, 0, 0, 0, 0, 0));
 	trim_after_fork();
 	stats_after_fork();
@@ -130,35 +137,32 @@ static void child_begins(void)
 	engine_after_fork();
 }
 
-void conn_after_fork(pid_t child)
+void conn_after_fork(pid_t child, uint64_t fork)
 {
 	if (child) {
 		unseen_announced--;
-		name_heirs(child);
+		if (atomic_load_explicit(&engine_ever, memory_order_relaxed))
+			name_heirs(child, fork);
 	} else {
-		child_begins();
+		child_begins(fork);
 	}
 	release_all(!child);
 }
 
-uint64_t conn_doubles(void)
+void conn_doubles(void)
 {
-	uint64_t mine = forks;
-
 	unseen_announced--;
 	release_all(false);
-	return mine;
 }
 
-void conn_child_is(pid_t child, uint64_t mine)
+void conn_child_is(pid_t child, uint64_t fork)
 {
 	struct lock_hold hold;
 
-	if (!lock_take(&fork_lock, &hold))
+	if (!atomic_load_explicit(&engine_ever, memory_order_relaxed) || !lock_take(&fork_lock, &hold))
 		return;
 	gate_close();
-	if (forks == mine)
-		name_heirs(child);
+	name_heirs(child, fork);
 	gate_open(false);
 	lock_give(&fork_lock, &hold);
 }
@@ -174,6 +178,6 @@ void conn_after_unseen_fork(void)
 	atomic_store(&fork_lock.word, 0);
 	pool_held = fork_held = false;
 	nested = 0;
-	conn_after_fork(0);
+	conn_after_fork(0, 0);
 	gate_open(true);
 }

@@ -26,7 +26,6 @@
 #define SLAB_ENGINES 64
 #define SLABS 4096
 #define AUTO_FIRST_TRY 4 /* `auto`: a connection that says little is not worth it */
-#define PREMADE_MAX 8	 /* channels made for connections that a fork finds apart */
 
 _Atomic bool engine_ever;
 
@@ -53,7 +52,6 @@ static struct pool pool = {
 	.is_back = is_back,
 };
 static struct lock lost_lock; /* of what is done about lost locks */
-uint32_t engine_premade;
 
 void engine_after_fork(void)
 {
@@ -536,64 +534,4 @@ void engine_lost(const struct lock *lock)
 		lock_give(&lost_lock, &hold);
 	}
 	errno = saved;
-}
-
-/* Where both processes could meet, only a channel that both have can serve them; or, by RDMA, whoever asks first. */
-static bool may_meet_after_fork(struct conn *conn, struct engine *engine)
-{
-	if (engine->names.peer.ss_family && !meet_is_local(&engine->names))
-		return !conn->far;
-	return engine->role != ROLE_CLIENT && engine_premade++ < PREMADE_MAX && engine_make_channel(conn, engine) >= 0;
-}
-
-void engine_before_fork(struct conn *conn)
-{
-	struct engine *engine = atomic_load(&conn->engine);
-	struct lock_hold in, out;
-
-	if (!engine)
-		return;
-	conn->heir =
-		holders_expect(&engine->holders); /* from here on nobody meets a peer on another host (far_meet.c) */
-	if (lock_take(&engine->in, &in)) {
-		if (lock_take(&engine->out, &out)) {
-			engine_meeting_ends(engine); /* it would be both's: whoever comes to it begins again */
-			if (atomic_load(&engine->state) == ENGINE_APART && !engine->channel.header &&
-			    !may_meet_after_fork(conn, engine))
-				engine_stays_alone(conn, engine, REASON_SHARED);
-			lock_give(&engine->out, &out);
-		}
-		lock_give(&engine->in, &in);
-	}
-	if (far_is(engine) && conn_fd(conn) >= 0)
-		far_parts(conn, engine, conn_fd(conn));
-	hot_cool(conn);
-}
-
-void engine_forked(struct conn *conn, pid_t child, bool far)
-{
-	struct engine *engine = atomic_load(&conn->engine);
-	struct holder heir = conn->heir;
-
-	conn->heir = (struct holder){ 0 };
-	if (!child) {
-		conn->holder = heir; /* not the parent's, in any case */
-		conn->made = false;
-		far_forget(conn);
-	}
-	if (!child && !heir.counts)
-		atomic_store(&conn->engine, NULL); /* it began behind the fork's back: the parent's alone */
-	if (!engine || !heir.counts)
-		return;
-	if (child < 0) {
-		holders_leave(&engine->holders, &heir);
-		holders_forget(&engine->holders, &heir);
-		return;
-	}
-	if (far) { /* before it can take a lock, or be asked for */
-		atomic_store(&engine->in.kind, LOCK_FAR);
-		atomic_store(&engine->out.kind, LOCK_FAR);
-		atomic_store(&engine->holders.far, true);
-	}
-	holders_name(&engine->holders, &heir, child ? child : conn_process());
 }

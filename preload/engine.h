@@ -266,11 +266,11 @@ void engine_dissolve(struct conn *conn, int fd);
 void engine_lost(const struct lock *lock);
 
 /* fork: the child holds the engine, too; one that has not met gets its channel now, or none. Under the connection's lock. */
-void engine_before_fork(struct conn *conn);
+void engine_before_fork(struct conn *conn, uint64_t fork);
 void engine_after_fork(void); /* in the child */
 
 /* After it, for each that engine_before_fork() was called for: 0 in the child, which may be far away (LOCK_FAR); else as fork(). */
-void engine_forked(struct conn *conn, pid_t child, bool far);
+void engine_forked(struct conn *conn, uint64_t fork, pid_t child, bool far);
 extern uint32_t engine_premade; /* channels made by the present fork */
 
 /* Sends by the ring, and tells by which path most of it went. Returns bytes taken, -errno or ENGINE_BY_KERNEL. */

@@ -7,20 +7,22 @@
 #define ZC_PRELOAD_FORK_H
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 /* Once, as early as can be. */
 void fork_start(void);
 
-void fork_begins(void);
+/* Returns the number of the fork. */
+uint64_t fork_begins(void);
 
 /* In the parent and in the child, with what the fork has returned, which it returns; errno is kept. */
-pid_t fork_ends(pid_t child);
+pid_t fork_ends(pid_t child, uint64_t fork);
 
 #define FORK(call)                                                                                                     \
 	({                                                                                                             \
-		fork_begins();                                                                                         \
-		fork_ends((pid_t)(call));                                                                              \
+		uint64_t fork_ = fork_begins();                                                                        \
+		fork_ends((pid_t)(call), fork_);                                                                       \
 	})
 
 /* In the child of a fork that was not seen (unseen.h). */

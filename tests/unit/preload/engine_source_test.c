@@ -178,14 +178,15 @@ static void bytes_outlive_the_connection_of_the_sender(void **state)
 static void child_of_a_fork_has_nothing_to_do_with_it(void **state)
 {
 	int status;
+	uint64_t number;
 	pid_t child;
 
 	send_filled(buffer, BYTES);
-	conn_before_fork();
+	number = conn_before_fork();
 	guard_before_fork();
 	child = fork();
 	guard_after_fork(!child);
-	conn_after_fork(child);
+	conn_after_fork(child, number);
 	if (!child) {
 		memset(buffer, 'c', BYTES);
 		conn_close(ends[0]);

@@ -376,7 +376,7 @@ static void offer_ends_with_the_wish_to_meet(void **state)
 	assert_true(cable.listens);
 	far_drop_meeting_if_over(engine, &fars[CLIENT]);
 	assert_true(cable.listens);
-	engine_before_fork(conns[CLIENT]);
+	engine_before_fork(conns[CLIENT], 1);
 	far_drop_meeting_if_over(engine, &fars[CLIENT]);
 	assert_false(cable.listens);
 	shut_ends();

@@ -11,11 +11,12 @@
 
 static inline pid_t fork_child(void)
 {
+	uint64_t number;
 	pid_t child;
 
-	conn_before_fork();
+	number = conn_before_fork();
 	child = fork();
-	conn_after_fork(child);
+	conn_after_fork(child, number);
 	assert_true(child >= 0);
 	if (!child)
 		alarm(HANG_SECONDS);

@@ -67,11 +67,12 @@ static bool holds_all(void)
 static bool child_finds(bool (*look)(void))
 {
 	int status = -1;
+	uint64_t number;
 	pid_t child;
 
-	conn_before_fork();
+	number = conn_before_fork();
 	child = fork();
-	conn_after_fork(child);
+	conn_after_fork(child, number);
 	if (!child)
 		_exit(look() ? 0 : 1);
 	assert_int_equal(waitpid(child, &status, 0), child);
@@ -170,13 +171,14 @@ static void duplicate_of_a_set_that_is_closed_is_none(void **state)
 
 static void fork_opens_and_closes_what_its_handlers_want(void **state)
 {
+	uint64_t number;
 	int fds[2];
 
 	connect_pair(fds);
-	conn_before_fork();
+	number = conn_before_fork();
 	conn_open(fds[0], ROLE_CLIENT, false); /* must not wait for its own thread */
 	conn_close(fds[0]);
-	conn_after_fork(-1);
+	conn_after_fork(-1, number);
 	close_pair(fds);
 }
 
@@ -202,43 +204,50 @@ static void run_in_thread(void *(*what)(void *))
 /* Its handlers may wait for those, and fork. */
 static void parent_lets_others_go_on_before_it_knows_its_child(void **state)
 {
-	uint64_t fork_number;
+	uint64_t number;
 
 	alarm(HANG_SECONDS);
-	conn_before_fork();
-	fork_number = conn_doubles();
+	number = conn_before_fork();
+	conn_doubles();
 	run_in_thread(open_and_close_one);
 	assert_true(child_finds(holds_all));
 	run_in_thread(open_and_close_one);
-	conn_child_is(-1, fork_number);
+	conn_child_is(-1, number);
 	run_in_thread(open_and_close_one);
 	alarm(0);
 }
 
-static void fork_names_its_own_heirs_alone(void **state)
+/* Forks that are under way at a time, as by the handlers of others: their numbers. */
+static void begin_forks(uint64_t *numbers, int count)
 {
+	for (int i = 0; i < count; i++) {
+		numbers[i] = conn_before_fork();
+		conn_doubles();
+	}
+}
+
+/* Whichever is over first, one that fails has no heir, and costs the others none. */
+static void fork_that_fails_has_no_heir(void **state)
+{
+	uint64_t numbers[CONN_HEIRS + 1];
 	struct engine *engine;
-	struct conn *conn;
-	uint64_t first, second;
 	int fds[2];
 
 	connect_pair(fds);
 	conn_open(fds[0], ROLE_CLIENT, false);
-	conn = table_conn(fds[0]);
-	engine = atomic_load(&conn->engine);
-	conn_before_fork();
-	first = conn_doubles();
-	assert_int_equal(atomic_load(&engine->holders.count), 2);
-	conn_child_is(-1, first); /* it has failed: no heir */
-	assert_int_equal(atomic_load(&engine->holders.count), 1);
-
-	conn_before_fork();
-	first = conn_doubles();
-	conn_before_fork();
-	second = conn_doubles();
-	conn_child_is(-1, first);
-	assert_int_equal(atomic_load(&engine->holders.count), 3);
-	conn_child_is(-1, second);
+	engine = atomic_load(&table_conn(fds[0])->engine);
+	for (int order = 0; order < 2; order++) {
+		begin_forks(numbers, 2);
+		assert_int_equal(atomic_load(&engine->holders.count), 3);
+		conn_child_is(-1, numbers[order]);
+		assert_int_equal(atomic_load(&engine->holders.count), 2);
+		conn_child_is(-1, numbers[!order]);
+		assert_int_equal(atomic_load(&engine->holders.count), 1);
+	}
+	/* Where there are too many to keep, what is in doubt counts. */
+	begin_forks(numbers, CONN_HEIRS + 1);
+	for (int i = 0; i <= CONN_HEIRS; i++)
+		conn_child_is(-1, numbers[i]);
 	assert_int_equal(atomic_load(&engine->holders.count), 2);
 	conn_close(fds[0]);
 	close_pair(fds);
@@ -247,15 +256,16 @@ static void fork_names_its_own_heirs_alone(void **state)
 /* Within what a fork prepares, as a signal's handler may: nothing is let go of by that. */
 static void fork_within_a_fork_leaves_it_what_it_holds(void **state)
 {
+	uint64_t outer, inner;
 	uint32_t held;
 
 	alarm(HANG_SECONDS);
-	conn_before_fork();
+	outer = conn_before_fork();
 	held = lock_depth;
-	conn_before_fork();
-	conn_after_fork(-1);
+	inner = conn_before_fork();
+	conn_after_fork(-1, inner);
 	assert_int_equal(lock_depth, held);
-	conn_after_fork(-1);
+	conn_after_fork(-1, outer);
 	assert_int_equal(lock_depth, 0);
 	run_in_thread(open_and_close_one);
 	assert_true(child_finds(holds_all));
@@ -308,11 +318,12 @@ static int load_slowly(const char *what)
 static int end_child(void (*before)(void))
 {
 	int status = -1;
+	uint64_t number;
 	pid_t child;
 
-	conn_before_fork();
+	number = conn_before_fork();
 	child = fork();
-	conn_after_fork(child);
+	conn_after_fork(child, number);
 	if (!child) {
 		before();
 		exit(0);
@@ -360,12 +371,13 @@ static void process_that_ends_loads_no_more(void **state)
 static int fork_while_loading(int *unseen)
 {
 	int status = -1, told = load_slowly("SLOW_PLUG_IN");
+	uint64_t number;
 	pid_t child;
 
 	*unseen = fork_unseen();
-	conn_before_fork();
+	number = conn_before_fork();
 	child = fork();
-	conn_after_fork(child);
+	conn_after_fork(child, number);
 	if (!child)
 		exit(0); /* the loader's lists are walked through */
 	assert_int_equal(write(told, "", 1), 1);
@@ -397,7 +409,7 @@ int main(void)
 		cmocka_unit_test(duplicate_of_a_set_that_is_closed_is_none),
 		cmocka_unit_test(fork_opens_and_closes_what_its_handlers_want),
 		cmocka_unit_test(parent_lets_others_go_on_before_it_knows_its_child),
-		cmocka_unit_test(fork_names_its_own_heirs_alone),
+		cmocka_unit_test(fork_that_fails_has_no_heir),
 		cmocka_unit_test(fork_within_a_fork_leaves_it_what_it_holds),
 		cmocka_unit_test(process_that_ends_waits_for_what_is_loaded),
 		cmocka_unit_test(process_that_ends_loads_no_more),

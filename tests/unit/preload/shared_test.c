@@ -305,8 +305,7 @@ static void test_those_elsewhere_are_not_asked_for(void **state)
 
 static void test_a_fork_that_fails_is_no_holder(void **state)
 {
-	conn_before_fork();
-	conn_after_fork(-1);
+	conn_after_fork(-1, conn_before_fork());
 	assert_int_equal(holders_of(server), 1);
 	assert_last_close();
 }
