@@ -12,6 +12,7 @@
 #include "preload/actions.h"
 #include "preload/engine_source.h"
 #include "preload/evict.h"
+#include "preload/exec_names.h"
 #include "preload/far.h"
 #include "preload/far_linger.h"
 #include "preload/guest.h"
@@ -19,8 +20,6 @@
 #define VARIABLE EXEC_VARIABLE "="
 #define VARIABLE_BYTES 16384 /* some 600 connections with unread bytes; more are reset */
 #define KEPT_MAX 1024
-#define NAMES_MAX 8 /* descriptors of one connection that are told to the new program */
-#define SCAN 256    /* numbers that are looked at whether they are known or not */
 
 /* What has to be put back if the exec fails. */
 struct kept {
@@ -42,36 +41,19 @@ struct exec_memory {
 	char *envp[];
 };
 
-/* The numbers of a connection that the new program gets. */
-struct names {
-	int fds[NAMES_MAX];
-	int count;
-	bool handed; /* one of them was made for it */
-};
-
 /* Open descriptors that are no close-on-exec, by the cookies of their sockets: also those that nobody has told us of. */
 struct scan {
-	uint64_t cookies[SCAN];
+	uint64_t cookies[EXEC_SCAN];
 };
 
 static void scan_descriptors(struct scan *scan)
 {
-	for (int fd = 0; fd < SCAN; fd++)
+	for (int fd = 0; fd < EXEC_SCAN; fd++)
 		scan->cookies[fd] = conn_stays_open(fd) ? conn_cookie_of(fd) : 0;
 }
 
-static void add_name(struct names *names, int fd)
-{
-	for (int i = 0; i < names->count; i++) {
-		if (names->fds[i] == fd)
-			return;
-	}
-	if (names->count < NAMES_MAX)
-		names->fds[names->count++] = fd;
-}
-
 /* What the actions make of those numbers, too, the new program finds by its cookie. Returns whether they name the connection. */
-static bool add_spawned(const void *actions, const struct conn *conn, struct names *names)
+static bool add_spawned(const void *actions, const struct conn *conn, struct exec_names *names)
 {
 	struct action action;
 	bool named = false;
@@ -79,18 +61,18 @@ static bool add_spawned(const void *actions, const struct conn *conn, struct nam
 	for (uint32_t at = 0; actions_next(actions, &at, &action);) {
 		if (table_conn(action.fd) != conn)
 			continue;
-		add_name(names, action.fd); /* here, and there */
-		add_name(names, action.to);
+		exec_names_add(names, action.fd); /* here, and there */
+		exec_names_add(names, action.to);
 		named = true;
 	}
 	return named;
 }
 
-static void find_names(const struct exec *exec, struct conn *conn, const struct scan *scan, struct names *names)
+static void find_names(const struct exec *exec, struct conn *conn, const struct scan *scan, struct exec_names *names)
 {
 	uint64_t cookie = conn_identify(conn, conn_fd(conn));
 
-	*names = (struct names){ .handed = !exec->spawns && conn->handed };
+	*names = (struct exec_names){ .handed = !exec->spawns && conn->handed };
 	if (exec->actions && conn->descriptors && add_spawned(exec->actions, conn, names)) {
 		names->handed = true;
 		atomic_store(&conn->spawned, true);
@@ -99,13 +81,13 @@ static void find_names(const struct exec *exec, struct conn *conn, const struct 
 		return; /* it can't be told */
 	for (int i = 0; i < conn->descriptors; i++) {
 		if (conn_stays_open(conn->fds[i]) && conn_cookie_of(conn->fds[i]) == cookie)
-			add_name(names, conn->fds[i]);
+			exec_names_add(names, conn->fds[i]);
 	}
-	for (int fd = 0; fd < SCAN; fd++) {
+	for (int fd = 0; fd < EXEC_SCAN; fd++) {
 		if (scan->cookies[fd] != cookie)
 			continue;
 		names->handed |= !exec->spawns && table_conn(fd) != conn;
-		add_name(names, fd);
+		exec_names_add(names, fd);
 	}
 }
 
@@ -199,7 +181,7 @@ static void bury(struct exec *exec, struct conn *conn, int fd)
 }
 
 /* Where the connection is shared and only others have a use for it. Returns whether they go on without the new program. */
-static bool leave_to_others(struct exec *exec, struct conn *conn, struct engine *engine, const struct names *names)
+static bool leave_to_others(struct exec *exec, struct conn *conn, struct engine *engine, const struct exec_names *names)
 {
 	bool shared = !is_ours() || (conn->inherited && holders_alive(&engine->holders, &conn->holder) > 1);
 
@@ -216,7 +198,7 @@ static bool leave_to_others(struct exec *exec, struct conn *conn, struct engine 
  * Where nobody has a use for it behind the exec: it is reset when that has come about, by the last close of the socket, and by nothing if it
  * fails. Returns false if that can't be had.
  */
-static bool reset_behind(struct exec *exec, struct conn *conn, struct engine *engine, const struct names *names)
+static bool reset_behind(struct exec *exec, struct conn *conn, struct engine *engine, const struct exec_names *names)
 {
 	const struct linger reset = { .l_onoff = 1, .l_linger = 0 };
 	struct linger before = { 0 };
@@ -244,12 +226,12 @@ static bool reset_behind(struct exec *exec, struct conn *conn, struct engine *en
 }
 
 /* NUMBER.COOKIE.FD,FD,...; for each. Returns false if there is no room. */
-static bool tell(struct exec_memory *memory, int number, const struct conn *conn, const struct names *names)
+static bool tell(struct exec_memory *memory, int number, const struct conn *conn, const struct exec_names *names)
 {
 	char *at = memory->variable + memory->used;
 	size_t room = sizeof(memory->variable) - memory->used, used = 0;
 
-	if (room < sizeof(VARIABLE) + 64 + NAMES_MAX * 12)
+	if (room < sizeof(VARIABLE) + 64 + EXEC_NAMES_MAX * 12)
 		return false;
 	if (!memory->used)
 		used = log_format(at, room, VARIABLE);
@@ -262,7 +244,7 @@ static bool tell(struct exec_memory *memory, int number, const struct conn *conn
 }
 
 /* Puts what is unread where the new program finds it. Under the lock `in`. */
-static bool carry(struct exec *exec, struct conn *conn, struct engine *engine, const struct names *names)
+static bool carry(struct exec *exec, struct conn *conn, struct engine *engine, const struct exec_names *names)
 {
 	bool alone = is_ours() && holders_alive(&engine->holders, &conn->holder) == 1;
 	struct kept *kept = new_kept(exec, conn, names->fds[0]);
@@ -294,7 +276,7 @@ static void goes_along(const struct exec *exec, struct engine *engine, bool take
 }
 
 /* A connection that the new program inherits. Under the lock `in`. Returns whether its descriptors name it yet. */
-static bool hand_over_lane(struct exec *exec, struct conn *conn, struct engine *engine, const struct names *names)
+static bool hand_over_lane(struct exec *exec, struct conn *conn, struct engine *engine, const struct exec_names *names)
 {
 	if (leave_to_others(exec, conn, engine, names))
 		return false;
@@ -315,7 +297,7 @@ static bool hand_over_lane(struct exec *exec, struct conn *conn, struct engine *
 	return true;
 }
 
-static void hand_over_held(struct exec *exec, struct conn *conn, struct engine *engine, const struct names *names)
+static void hand_over_held(struct exec *exec, struct conn *conn, struct engine *engine, const struct exec_names *names)
 {
 	bool goes = true;
 
@@ -330,7 +312,7 @@ static void hand_over_held(struct exec *exec, struct conn *conn, struct engine *
 }
 
 /* Another thread may close the connection meanwhile, and its number be another's. */
-static void hand_over(struct exec *exec, struct conn *conn, const struct names *names)
+static void hand_over(struct exec *exec, struct conn *conn, const struct exec_names *names)
 {
 	struct engine *engine = engine_enter(conn, conn_fd(conn));
 	struct lock_hold hold;
@@ -351,7 +333,7 @@ static void hand_over(struct exec *exec, struct conn *conn, const struct names *
 static void look_at_all(struct exec *exec)
 {
 	struct scan scan;
-	struct names names;
+	struct exec_names names;
 	struct conn *conn;
 	bool scanned = false;
 
@@ -465,87 +447,4 @@ void exec_failed(struct exec *exec)
 void exec_spawned(struct exec *exec, bool done)
 {
 	end(exec, done);
-}
-
-/* In the new program -------------------------------------------------------------------------------------------------- */
-
-static bool next_number(const char **at, int base, char ends, uint64_t *out)
-{
-	char *end;
-
-	*out = strtoull(*at, &end, base);
-	if (end == *at || *end != ends)
-		return false;
-	*at = end + 1;
-	return true;
-}
-
-/* Gives the bytes to the socket of this cookie under all its numbers. */
-static bool give_to_socket(const struct channel *rest, uint64_t cookie, const struct names *names)
-{
-	struct conn *conn = NULL;
-	int first = -1;
-
-	for (int i = 0; i < names->count; i++) {
-		if (conn_cookie_of(names->fds[i]) != cookie)
-			continue;
-		if (conn) {
-			conn_dup(first, names->fds[i]);
-			continue;
-		}
-		conn = conn_take_in(names->fds[i]);
-		if (!conn || !engine_take_in(conn, rest))
-			return false;
-		first = names->fds[i];
-	}
-	return conn != NULL;
-}
-
-static void take_in(int memory, uint64_t cookie, const struct names *names)
-{
-	struct channel rest;
-	int rc = channel_take(&rest, memory);
-
-	if (rc == -EPROTO || rc == -EPROTONOSUPPORT)
-		return; /* it is not ours: the variable is somebody's old one */
-	if (rc >= 0 && give_to_socket(&rest, cookie, names)) {
-		log_info("fd %d: %u bytes unread from the program before", names->fds[0],
-			 (unsigned int)lane_unread(&rest.in));
-	} else {
-		for (int i = 0; i < names->count; i++) {
-			struct sockaddr nobody = { .sa_family = AF_UNSPEC };
-
-			if (conn_cookie_of(names->fds[i]) == cookie)
-				sys_call(SYS_connect, names->fds[i], (long)&nobody, sizeof(nobody), 0, 0, 0);
-		}
-		if (rc >= 0)
-			channel_close(&rest);
-	}
-	sys_call(SYS_close, memory, 0, 0, 0, 0, 0);
-}
-
-void exec_take_in(void)
-{
-	const char *at = secure_getenv(EXEC_VARIABLE);
-	uint64_t memory, cookie, fd;
-
-	while (at && *at && next_number(&at, 10, '.', &memory) && next_number(&at, 16, '.', &cookie) && cookie) {
-		struct names names = { .count = 0 };
-
-		while (next_number(&at, 10, ',', &fd))
-			add_name(&names, (int)fd);
-		for (int i = 0; i < SCAN; i++) {
-			if (conn_cookie_of(i) == cookie)
-				add_name(&names, i);
-		}
-		take_in((int)memory, cookie, &names);
-		if (*at == ';')
-			at++;
-	}
-	exec_forget();
-}
-
-void exec_forget(void)
-{
-	unsetenv(EXEC_VARIABLE);
 }
