@@ -87,7 +87,7 @@ static void reset(struct conn *conn)
 	conn->made = false;
 	conn->inherited = false;
 	conn->handed = false;
-	atomic_store(&conn->spawned, false);
+	atomic_store(&conn->spawned, 0);
 	conn->alone = false;
 	conn->left_sets = false;
 	conn->lingers = false;

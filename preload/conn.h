@@ -178,11 +178,12 @@ struct conn {
 	struct conn *moved_next;
 	bool inherited; /* over fork: others have had it before */
 	bool handed; /* was duplicated for an exec, or cleared of close-on-exec: meant for another program, perhaps */
-	_Atomic bool spawned; /* posix_spawn's file actions have named it: another program may have it */
-	bool alone;	      /* its engine has never met a peer, and will not: TCP for good */
-	bool goes;	      /* has let go of its engine, and counts yet */
-	bool left_sets;	      /* at its end: no set of the kernel's has it */
-	bool lingers;	      /* was told to reset when it is closed, since bytes are unread in its ring */
+	_Atomic uint32_t
+		spawned; /* children of posix_spawn whose file actions have named it: other programs may have it */
+	bool alone;	 /* its engine has never met a peer, and will not: TCP for good */
+	bool goes;	 /* has let go of its engine, and counts yet */
+	bool left_sets;	 /* at its end: no set of the kernel's has it */
+	bool lingers;	 /* was told to reset when it is closed, since bytes are unread in its ring */
 	struct sg sg;
 	struct zerocopy zerocopy;
 	void *next_free; /* the pool's */

@@ -208,8 +208,9 @@ static int go_to_end(struct lane *in, int fd, struct rest *rest)
 }
 
 /* A ring that takes all there may be, with the records that it will be in. */
-static int make_room(const struct lane *in, struct channel *out)
+int evict_rest_room(const struct engine *engine, struct channel *out)
 {
+	const struct lane *in = &engine->channel.in;
 	size_t raw = lane_raw_max(in);
 	ssize_t ring = lane_backlog(in);
 	uint64_t need = lane_unread_all(in); /* more than the ring holds, where bytes are fetched */
@@ -224,27 +225,34 @@ static int make_room(const struct lane *in, struct channel *out)
 	return bytes < need ? -ENOSPC : channel_make(out, bytes);
 }
 
-int evict_rest(struct conn *conn, struct engine *engine, int fd, struct channel *out)
+/* Returns 0, or -errno: what is in `out` then is nowhere else. */
+static int take_rest(struct conn *conn, struct engine *engine, int fd, struct channel *out)
 {
 	struct lane *in = &engine->channel.in;
 	struct rest rest = { conn, engine, &out->out, sys_map(REST_ROOM, MAP_PRIVATE), 0 };
-	int rc = rest.room ? make_room(in, out) : -ENOMEM;
+	int rc;
 
-	if (rc < 0)
-		goto unmap;
+	if (!rest.room)
+		return -ENOMEM;
 	atomic_store(&out->out.shared->reader, 1);
 	lane_take_over(&out->out);
 	rc = go_to_end(in, fd, &rest);
 	lane_leave(in); /* already so, on one host */
 	lane_leave(&out->out);
-	if (rc == -ENODATA && !has_rest(in))
-		rc = 0; /* the stream ends behind what was there */
-	if (rc < 0)
-		channel_close(out);
-unmap:
-	if (rest.room)
-		sys_call(SYS_munmap, (long)rest.room, REST_ROOM, 0, 0, 0, 0);
-	return rc;
+	sys_call(SYS_munmap, (long)rest.room, REST_ROOM, 0, 0, 0, 0);
+	return rc == -ENODATA && !has_rest(in) ? 0 : rc; /* the stream ends behind what was there */
+}
+
+bool evict_rest(struct conn *conn, struct engine *engine, int fd, struct channel *out)
+{
+	if (take_rest(conn, engine, fd, out) >= 0)
+		return true;
+	channel_close(out);
+	evict_reset(conn, fd);
+	/* What is left of it comes behind bytes that are missed. */
+	lane_reads(&engine->channel.in, false);
+	atomic_store(&engine->state, ENGINE_OVER);
+	return false;
 }
 
 /* Returns whether there may be something to wait for. */
@@ -314,10 +322,12 @@ static void come_ashore(struct conn *conn, struct engine *engine, int fd)
 		return;
 	if (holders_alive(&engine->holders, &conn->holder) > 1)
 		return; /* others receive it, too, and have to find it where it is */
-	if (evict_rest(conn, engine, fd, &rest) < 0) {
+	if (evict_rest_room(engine, &rest) < 0) {
 		evict_reset(conn, fd);
 		return;
 	}
+	if (!evict_rest(conn, engine, fd, &rest))
+		return;
 	sys_call(SYS_close, rest.fd, 0, 0, 0, 0, 0);
 	rest.fd = -1;
 	engine_take_back(engine, &rest);

@@ -3,7 +3,6 @@
 #include "preload/exec.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -21,13 +20,17 @@
 #define VARIABLE_BYTES 16384 /* some 600 connections with unread bytes; more are reset */
 #define KEPT_MAX 1024
 
+enum kept_what { KEPT_REST, KEPT_BURIED, KEPT_SPAWNED };
+
 /* What has to be put back if the exec fails. */
 struct kept {
+	enum kept_what what;
 	struct conn *conn;
+	uint64_t cookie;
 	int fd;	   /* that names its socket here; or that was buried */
-	int other; /* what goes along, or the buried one's socket */
-	bool buried;
-	bool resets; /* the buried one, by its close; and what the program had said of that */
+	int other; /* what goes along, or the buried one's socket; -1: that is at its number, and closed by the exec */
+	uint64_t there; /* the cookie of what is at a buried one's number instead */
+	bool resets;	/* the buried one, by its close; and what the program had said of that */
 	struct linger linger;
 	struct channel rest; /* without a header: not mapped here any more */
 };
@@ -66,29 +69,6 @@ static bool add_spawned(const void *actions, const struct conn *conn, struct exe
 		named = true;
 	}
 	return named;
-}
-
-static void find_names(const struct exec *exec, struct conn *conn, const struct scan *scan, struct exec_names *names)
-{
-	uint64_t cookie = conn_identify(conn, conn_fd(conn));
-
-	*names = (struct exec_names){ .handed = !exec->spawns && conn->handed };
-	if (exec->actions && conn->descriptors && add_spawned(exec->actions, conn, names)) {
-		names->handed = true;
-		atomic_store(&conn->spawned, true);
-	}
-	if (!cookie)
-		return; /* it can't be told */
-	for (int i = 0; i < conn->descriptors; i++) {
-		if (conn_stays_open(conn->fds[i]) && conn_cookie_of(conn->fds[i]) == cookie)
-			exec_names_add(names, conn->fds[i]);
-	}
-	for (int fd = 0; fd < EXEC_SCAN; fd++) {
-		if (scan->cookies[fd] != cookie)
-			continue;
-		names->handed |= !exec->spawns && table_conn(fd) != conn;
-		exec_names_add(names, fd);
-	}
 }
 
 static size_t count_variables(char *const envp[])
@@ -139,19 +119,54 @@ static struct exec_memory *map(size_t bytes)
 	return memory;
 }
 
-/* Returns a place for something to put back, NULL if there is none. */
-static struct kept *new_kept(struct exec *exec, struct conn *conn, int fd)
+/* Whether there is room for so many to put back. */
+static bool has_room(struct exec *exec, int count)
 {
 	size_t bytes = sizeof(struct exec_memory) + (count_variables(exec->envp) + 2) * sizeof(char *);
-	struct kept *kept;
 
 	if (!exec->memory)
 		exec->memory = map(bytes);
-	if (!exec->memory || exec->memory->count == KEPT_MAX)
-		return NULL;
-	kept = &exec->memory->kept[exec->memory->count++];
-	*kept = (struct kept){ .conn = conn, .fd = fd, .other = -1 };
+	return exec->memory && exec->memory->count + count <= KEPT_MAX;
+}
+
+/* Where there is room. */
+static struct kept *new_kept(struct exec *exec, enum kept_what what, struct conn *conn, int fd)
+{
+	struct kept *kept = &exec->memory->kept[exec->memory->count++];
+
+	*kept = (struct kept){ .what = what, .conn = conn, .cookie = conn->cookie, .fd = fd, .other = -1 };
 	return kept;
+}
+
+/* Before there is a child: when it is there, the connection may be closed by another thread before posix_spawn has returned. */
+static void is_spawned(struct exec *exec, struct conn *conn)
+{
+	atomic_fetch_add(&conn->spawned, 1);
+	if (has_room(exec, 1))
+		new_kept(exec, KEPT_SPAWNED, conn, -1);
+}
+
+static void find_names(struct exec *exec, struct conn *conn, const struct scan *scan, struct exec_names *names)
+{
+	uint64_t cookie = conn_identify(conn, conn_fd(conn));
+
+	*names = (struct exec_names){ .handed = !exec->spawns && conn->handed };
+	if (exec->actions && conn->descriptors && add_spawned(exec->actions, conn, names)) {
+		names->handed = true;
+		is_spawned(exec, conn);
+	}
+	if (!cookie)
+		return; /* it can't be told */
+	for (int i = 0; i < conn->descriptors; i++) {
+		if (conn_stays_open(conn->fds[i]) && conn_cookie_of(conn->fds[i]) == cookie)
+			exec_names_add(names, conn->fds[i]);
+	}
+	for (int fd = 0; fd < EXEC_SCAN; fd++) {
+		if (scan->cookies[fd] != cookie)
+			continue;
+		names->handed |= !exec->spawns && table_conn(fd) != conn;
+		exec_names_add(names, fd);
+	}
 }
 
 static enum target target(struct exec *exec)
@@ -163,21 +178,31 @@ static enum target target(struct exec *exec)
 }
 
 /*
- * The new program gets a socket without a connection instead: what it would find there is not in order. If there is none, it gets
- * nothing.
+ * The new program gets a socket without a connection instead: what it would find there is not in order. If there is none, or no number
+ * for what is put aside, it gets nothing. Where there is room for it; returns what takes it back.
  */
-static void bury(struct exec *exec, struct conn *conn, int fd)
+static struct kept *bury(struct exec *exec, struct conn *conn, int fd)
 {
-	struct kept *kept = guest_sandboxed() ? NULL : new_kept(exec, conn, fd);
-	long dead = kept ? sys_call(SYS_socket, AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0, 0, 0, 0) : -ENOMEM;
-	long backup = dead < 0 ? dead : sys_call(SYS_fcntl, fd, F_DUPFD_CLOEXEC, SYS_FD_HIGH, 0, 0, 0);
+	struct kept *kept = new_kept(exec, KEPT_BURIED, conn, fd);
+	long dead = sys_call(SYS_socket, AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0, 0, 0, 0), backup = dead;
 
-	if (kept)
-		*kept = (struct kept){ .conn = conn, .fd = fd, .other = (int)backup, .buried = true };
-	if (backup < 0 || sys_call(SYS_dup3, dead, fd, 0, 0, 0, 0) < 0)
-		sys_call(SYS_close, fd, 0, 0, 0, 0, 0);
+	if (dead >= 0)
+		backup = sys_call(SYS_fcntl, fd, F_DUPFD_CLOEXEC, SYS_FD_HIGH, 0, 0, 0);
+	if (dead >= 0 && backup < 0)
+		backup = sys_call(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 0, 0, 0, 0);
+	if (backup >= 0)
+		kept->there = conn_cookie_of((int)dead);
+	if (backup >= 0 && sys_call(SYS_dup3, dead, fd, 0, 0, 0, 0) >= 0) {
+		kept->other = (int)backup;
+	} else {
+		if (backup >= 0)
+			sys_call(SYS_close, backup, 0, 0, 0, 0, 0);
+		kept->there = kept->cookie;
+		sys_call(SYS_fcntl, fd, F_SETFD, FD_CLOEXEC, 0, 0, 0);
+	}
 	if (dead >= 0)
 		sys_call(SYS_close, dead, 0, 0, 0, 0, 0);
+	return kept;
 }
 
 /* Where the connection is shared and only others have a use for it. Returns whether they go on without the new program. */
@@ -189,7 +214,12 @@ static bool leave_to_others(struct exec *exec, struct conn *conn, struct engine 
 		return false;
 	for (int i = 0; i < names->count; i++) {
 		log_info("fd %d: does not go along: others have bytes to receive on it", names->fds[i]);
-		bury(exec, conn, names->fds[i]);
+		if (guest_sandboxed()) /* what a filter is most likely to allow */
+			sys_call(SYS_close, names->fds[i], 0, 0, 0, 0, 0);
+		else if (has_room(exec, 1))
+			bury(exec, conn, names->fds[i]);
+		else
+			sys_call(SYS_fcntl, names->fds[i], F_SETFD, FD_CLOEXEC, 0, 0, 0);
 	}
 	return true;
 }
@@ -205,8 +235,10 @@ static bool reset_behind(struct exec *exec, struct conn *conn, struct engine *en
 	socklen_t bytes = sizeof(before);
 	int fd = names->fds[0];
 
-	if (exec->spawns || !is_ours() || guest_sandboxed() || holders_alive(&engine->holders, &conn->holder) != 1 ||
-	    (exec->memory && exec->memory->count + names->count > KEPT_MAX))
+	if (exec->spawns || !is_ours() || guest_sandboxed() || holders_alive(&engine->holders, &conn->holder) != 1)
+		return false;
+	/* Under a number that is not known it would go along. */
+	if (names->count == EXEC_NAMES_MAX || conn->extra || !has_room(exec, names->count))
 		return false;
 	sys_call(SYS_getsockopt, fd, SOL_SOCKET, SO_LINGER, (long)&before, (long)&bytes, 0);
 	if (sys_call(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, (long)&reset, sizeof(reset), 0) < 0)
@@ -214,25 +246,25 @@ static bool reset_behind(struct exec *exec, struct conn *conn, struct engine *en
 	stats_reason(conn->slot, REASON_LOST);
 	log_info("fd %d: is reset: what its ring holds can't go along", fd);
 	for (int i = 0; i < names->count; i++) {
-		int others = exec->memory ? exec->memory->count : 0;
+		struct kept *kept = bury(exec, conn, names->fds[i]);
 
-		bury(exec, conn, names->fds[i]);
-		if (!i && exec->memory && exec->memory->count > others) {
-			exec->memory->kept[others].resets = true;
-			exec->memory->kept[others].linger = before;
-		}
+		kept->resets = !i;
+		kept->linger = before;
 	}
 	return true;
 }
 
-/* NUMBER.COOKIE.FD,FD,...; for each. Returns false if there is no room. */
-static bool tell(struct exec_memory *memory, int number, const struct conn *conn, const struct exec_names *names)
+static size_t room_to_tell(const struct exec_memory *memory)
+{
+	return sizeof(memory->variable) - memory->used;
+}
+
+/* NUMBER.COOKIE.FD,FD,...; for each. */
+static void tell(struct exec_memory *memory, int number, const struct conn *conn, const struct exec_names *names)
 {
 	char *at = memory->variable + memory->used;
-	size_t room = sizeof(memory->variable) - memory->used, used = 0;
+	size_t room = room_to_tell(memory), used = 0;
 
-	if (room < sizeof(VARIABLE) + 64 + EXEC_NAMES_MAX * 12)
-		return false;
 	if (!memory->used)
 		used = log_format(at, room, VARIABLE);
 	used += log_format(at + used, room - used, "%d.%lx.", number, (unsigned long)conn->cookie);
@@ -240,28 +272,32 @@ static bool tell(struct exec_memory *memory, int number, const struct conn *conn
 		used += log_format(at + used, room - used, "%d,", names->fds[i]);
 	used += log_format(at + used, room - used, ";");
 	memory->used += used;
-	return true;
 }
 
-/* Puts what is unread where the new program finds it. Under the lock `in`. */
+/* Puts what is unread where the new program finds it. Under the lock `in`. Returns false if it can't, with all as it was. */
 static bool carry(struct exec *exec, struct conn *conn, struct engine *engine, const struct exec_names *names)
 {
 	bool alone = is_ours() && holders_alive(&engine->holders, &conn->holder) == 1;
-	struct kept *kept = new_kept(exec, conn, names->fds[0]);
+	struct channel rest;
+	struct kept *kept;
 
-	if (!kept || evict_rest(conn, engine, kept->fd, &kept->rest) < 0) {
-		if (kept)
-			exec->memory->count--;
+	if (target(exec) != TARGET_OURS || !has_room(exec, 1) ||
+	    room_to_tell(exec->memory) < sizeof(VARIABLE) + 64 + EXEC_NAMES_MAX * 12 ||
+	    evict_rest_room(engine, &rest) < 0)
 		return false;
-	}
-	kept->other = kept->rest.fd;
+	if (!evict_rest(conn, engine, names->fds[0], &rest))
+		return true; /* it is reset */
+	kept = new_kept(exec, KEPT_REST, conn, names->fds[0]);
+	kept->rest = rest;
+	kept->other = rest.fd;
 	kept->rest.fd = -1;
 	/* Only who has the engine for himself can take it back; and what vfork's child maps stays with its parent. */
 	if (!alone)
 		channel_close(&kept->rest);
 	sys_call(SYS_fcntl, kept->other, F_SETFD, 0, 0, 0, 0);
 	stats_reason(conn->slot, REASON_CARRIED);
-	return tell(exec->memory, kept->other, conn, names);
+	tell(exec->memory, kept->other, conn, names);
+	return true;
 }
 
 /*
@@ -288,7 +324,7 @@ static bool hand_over_lane(struct exec *exec, struct conn *conn, struct engine *
 		return false;
 	if (exec->spawns && !names->handed)
 		return true; /* it has leaked to a child in which nothing can be put in its place */
-	if (target(exec) != TARGET_OURS || !carry(exec, conn, engine, names)) {
+	if (!carry(exec, conn, engine, names)) {
 		if (reset_behind(exec, conn, engine, names))
 			return false;
 		evict_reset(conn, names->fds[0]);
@@ -392,25 +428,52 @@ char *const *exec_spawns(struct exec *exec, const struct target_name *name, char
 	return begin(exec, name, envp, true, actions);
 }
 
-static void put_back(struct kept *kept)
+/* Unless it was closed meanwhile, by another thread, and the number is another's. */
+static void dig_up(const struct kept *kept)
 {
-	struct engine *engine = kept->buried ? NULL : engine_enter(kept->conn, conn_fd(kept->conn));
-	struct lock_hold hold;
+	bool there = conn_cookie_of(kept->fd) == kept->there;
 
-	if (kept->buried && kept->other >= 0)
-		sys_call(SYS_dup3, kept->other, kept->fd, 0, 0, 0, 0);
-	if (kept->resets) {
-		sys_call(SYS_setsockopt, kept->fd, SOL_SOCKET, SO_LINGER, (long)&kept->linger, sizeof(kept->linger), 0);
+	if (kept->resets && (kept->other >= 0 || there)) {
+		sys_call(SYS_setsockopt, kept->other >= 0 ? kept->other : kept->fd, SOL_SOCKET, SO_LINGER,
+			 (long)&kept->linger, sizeof(kept->linger), 0);
 		stats_add(&stats->slot[kept->conn->slot].reason[REASON_LOST], -1);
 	}
+	if (!there)
+		return;
+	if (kept->other >= 0)
+		sys_call(SYS_dup3, kept->other, kept->fd, 0, 0, 0, 0);
+	else
+		sys_call(SYS_fcntl, kept->fd, F_SETFD, 0, 0, 0, 0);
+}
+
+static void take_back(struct kept *kept)
+{
+	struct engine *engine = engine_enter(kept->conn, conn_fd(kept->conn));
+	struct lock_hold hold;
+
 	if (engine && kept->rest.header && lock_take(&engine->in, &hold)) {
 		engine_take_back(engine, &kept->rest);
 		lock_give(&engine->in, &hold);
-	} else if (!kept->buried) {
+	} else if (conn_cookie_of(kept->fd) == kept->cookie) {
 		evict_reset(kept->conn, kept->fd);
 	}
 	if (engine)
 		engine_leave(kept->conn);
+}
+
+static void put_back(struct kept *kept)
+{
+	switch (kept->what) {
+	case KEPT_BURIED:
+		dig_up(kept);
+		return;
+	case KEPT_REST:
+		take_back(kept);
+		return;
+	case KEPT_SPAWNED:
+		if (atomic_load(&kept->conn->cookie) == kept->cookie)
+			atomic_fetch_sub(&kept->conn->spawned, 1);
+	}
 }
 
 static void end(struct exec *exec, bool done)
