@@ -127,8 +127,7 @@ void asleep_first(struct end *end, long how)
 		MUST(pthread_create(&thread, NULL, take_messages, &sets));
 		await_asleep(&sets);
 	}
-	meet(end);
-	get_going(end);
+	meet_and_go(end);
 	if (!end->server) {
 		change(&sets, EPOLL_CTL_ADD, EPOLLIN);
 		tell(end, "watched");
@@ -162,8 +161,7 @@ void asleep_first_room(struct end *end, long unused)
 		MUST(pthread_create(&thread, NULL, wait_for_room, &sets));
 		await_asleep(&sets);
 	}
-	meet(end);
-	get_going(end);
+	meet_and_go(end);
 	if (!end->server) {
 		change(&sets, EPOLL_CTL_ADD, EPOLLIN);
 		change(&sets, EPOLL_CTL_MOD, EPOLLIN | EPOLLOUT);
@@ -211,8 +209,7 @@ static void *take_the_rest(void *argument)
 /* Returns whether it is the server's end, which has done its part then. */
 static bool gives_all(struct end *end)
 {
-	meet(end);
-	get_going(end);
+	meet_and_go(end);
 	if (!end->server)
 		return false;
 	give_pattern(end->fd, ALL, 3, 0);
@@ -273,8 +270,7 @@ void asleep_edge(struct end *end, long how)
 	struct sets sets = { .end = end };
 	uint32_t events = EPOLLIN | EPOLLET | (how == ASLEEP_EXCLUSIVE ? EPOLLEXCLUSIVE : 0);
 
-	meet(end);
-	get_going(end);
+	meet_and_go(end);
 	if (end->server) {
 		for (uint64_t i = 0; i < ROUNDS; i++) {
 			await(end, "more");

@@ -28,8 +28,7 @@
 
 static void begin(struct end *end)
 {
-	meet(end);
-	get_going(end);
+	meet_and_go(end);
 }
 
 /* Sleeps until it is there. */

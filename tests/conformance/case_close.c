@@ -67,8 +67,7 @@ void close_exit_by_number(struct end *end, long bytes)
 	struct pollfd look = { .events = POLLRDHUP };
 	char *buffer;
 
-	meet(end);
-	get_going(end);
+	meet_and_go(end);
 	for (int i = 0; i < 4; i++) {
 		if (end->server)
 			take_pattern(end->fd, 300000, 1, 0);
@@ -376,8 +375,7 @@ void close_waitall(struct end *end, long resets)
 /* A stream that has ended is no reset, whatever the other end has unread: it may receive that later. */
 void close_shutdown_unread(struct end *end, long bytes)
 {
-	meet(end);
-	get_going(end);
+	meet_and_go(end);
 	if (end->server) {
 		give_pattern(end->fd, (size_t)bytes, 9, 0);
 		tell(end, "sent");

@@ -92,8 +92,7 @@ void descriptor_last_number(struct end *end, long flags)
 	struct epoll_event event = { .events = EPOLLIN | (uint32_t)flags };
 	int set;
 
-	meet(end);
-	get_going(end);
+	meet_and_go(end);
 	set = (int)MUST(epoll_create1(0));
 	if (!end->server) {
 		end->fd = keep_last_number(end->fd);
@@ -401,8 +400,7 @@ void descriptor_taken_under(struct end *end, long unused)
 	char room[16];
 	int pair[2];
 
-	meet(end);
-	get_going(end);
+	meet_and_go(end);
 	if (end->server) {
 		await(end, "taken");
 		CALL(send(end->fd, "hello", 5, MSG_NOSIGNAL));

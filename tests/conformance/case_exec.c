@@ -24,32 +24,11 @@
 
 extern char **environ;
 
-#define TURNS 50
 #define MANY 3
 
 static void take_all(int fd, void *data, size_t bytes)
 {
 	EXPECT(recv(fd, data, bytes, MSG_WAITALL) == (ssize_t)bytes);
-}
-
-/* Requests and answers. */
-static void talk(struct end *end)
-{
-	char data[64] = { 0 };
-
-	for (int i = 0; i < TURNS; i++) {
-		if (!end->server)
-			MUST(send(end->fd, data, sizeof(data), 0));
-		take_all(end->fd, data, sizeof(data));
-		if (end->server)
-			MUST(send(end->fd, data, sizeof(data), 0));
-	}
-}
-
-static void meet_and_talk(struct end *end)
-{
-	meet(end);
-	talk(end);
 }
 
 /* The server sends so much that nobody receives yet, and says so. Returns whether this is the server. */
@@ -112,7 +91,7 @@ void exec_unread(struct end *end, long bytes)
 	int unread = 0;
 
 	if (!stage()) {
-		meet_and_talk(end);
+		meet_and_go(end);
 		if (send_unread(end, (size_t)bytes)) {
 			serve_on(end, (size_t)bytes);
 			return;
@@ -135,7 +114,7 @@ void exec_first_call(struct end *end, long bytes)
 	char number[16];
 
 	if (!stage()) {
-		meet_and_talk(end);
+		meet_and_go(end);
 		if (send_unread(end, (size_t)bytes)) {
 			serve_on(end, (size_t)bytes);
 			return;
@@ -166,7 +145,7 @@ void exec_streaming(struct end *end, long unused)
 	int now = stage();
 
 	for (int i = 0; end->server && i < STREAMS; i++) {
-		meet_and_talk(end);
+		meet_and_go(end);
 		give_pattern(end->fd, STREAM_BYTES, 6, 0);
 		take_to_end(end->fd, 7, 0);
 		MUST(close(end->fd));
@@ -180,7 +159,7 @@ void exec_streaming(struct end *end, long unused)
 	}
 	if (now == STREAMS)
 		return;
-	meet_and_talk(end);
+	meet_and_go(end);
 	take_quietly(end->fd, part_of(now + 1), 6, 0);
 	exec_stage(end, now + 1);
 }
@@ -193,7 +172,7 @@ void exec_relay(struct end *end, long bytes)
 	int now = stage();
 
 	if (!now) {
-		meet_and_talk(end);
+		meet_and_go(end);
 		if (send_unread(end, (size_t)bytes)) {
 			serve_on(end, (size_t)bytes);
 			return;
@@ -216,7 +195,7 @@ void exec_halfway(struct end *end, long bytes)
 	size_t half = (size_t)bytes / 2;
 
 	if (!stage()) {
-		meet_and_talk(end);
+		meet_and_go(end);
 		if (send_unread(end, (size_t)bytes)) {
 			await(end, "half");
 			give_pattern(end->fd, 100, 6, (size_t)bytes);
@@ -244,7 +223,7 @@ void exec_many(struct end *end, long bytes)
 
 	if (!stage()) {
 		for (int i = 0; i < MANY; i++) {
-			meet_and_talk(end);
+			meet_and_go(end);
 			fds[i] = end->fd;
 			send_unread(end, (size_t)bytes);
 		}
@@ -285,7 +264,7 @@ void exec_last_number(struct end *end, long bytes)
 	size_t half = (size_t)bytes / 2;
 
 	if (!stage()) {
-		meet_and_talk(end);
+		meet_and_go(end);
 		if (!end->server)
 			end->fd = keep_last_number(end->fd);
 		meet_at(end, "known by one");
@@ -328,7 +307,7 @@ void exec_fails_unread(struct end *end, long bytes)
 {
 	static char huge[1 << 18];
 
-	meet_and_talk(end);
+	meet_and_go(end);
 	if (send_unread(end, (size_t)bytes)) {
 		serve_on(end, (size_t)bytes);
 		return;
@@ -362,7 +341,7 @@ static pid_t run_true(int how)
 /* Children that inherit the connection and have no use for it. */
 void exec_leaks(struct end *end, long bytes)
 {
-	meet_and_talk(end);
+	meet_and_go(end);
 	if (send_unread(end, (size_t)bytes)) {
 		serve_on(end, (size_t)bytes);
 		return;
@@ -376,13 +355,13 @@ void exec_leaks(struct end *end, long bytes)
 /* Without unread bytes, too; and the talk goes on. */
 void exec_leaks_idle(struct end *end, long unused)
 {
-	meet_and_talk(end);
+	meet_and_go(end);
 	for (int i = 0; i < 4; i++) {
 		if (!end->server && i < 3)
 			reap(run_true(i));
 		else if (!end->server)
 			CALL(system("true"));
-		talk(end);
+		get_going(end);
 	}
 }
 
@@ -410,7 +389,7 @@ void exec_leaks_busy(struct end *end, long how)
 	pthread_t receiver, sender;
 
 	for (int i = 0; i < STREAMS; i++) {
-		meet_and_talk(end);
+		meet_and_go(end);
 		if (end->server) {
 			MUST(-pthread_create(&sender, NULL, receive_echo, &end->fd));
 			give_pattern(end->fd, STREAM_BYTES, 6, 0);
@@ -423,7 +402,7 @@ void exec_leaks_busy(struct end *end, long how)
 			MUST(-pthread_join(receiver, NULL));
 			MUST(-pthread_join(sender, NULL));
 		}
-		talk(end);
+		get_going(end);
 		MUST(close(end->fd));
 	}
 }
@@ -463,7 +442,7 @@ static void serve_or_reset(struct end *end, size_t bytes)
 void exec_foreign(struct end *end, long bytes)
 {
 	if (!stage()) {
-		meet_and_talk(end);
+		meet_and_go(end);
 		if (end->server) {
 			serve_or_reset(end, (size_t)bytes);
 			return;
@@ -483,7 +462,7 @@ void exec_passed(struct end *end, long bytes)
 	pid_t child;
 	int pair[2];
 
-	meet_and_talk(end);
+	meet_and_go(end);
 	if (end->server) {
 		serve_or_reset(end, (size_t)bytes);
 		return;
@@ -526,7 +505,7 @@ void exec_aio(struct end *end, long bytes)
 {
 	size_t done = 0;
 
-	meet_and_talk(end);
+	meet_and_go(end);
 	if (send_unread(end, (size_t)bytes)) {
 		serve_on(end, (size_t)bytes);
 		return;
@@ -543,7 +522,7 @@ void exec_stdio(struct end *end, long bytes)
 	static char data[1 << 20];
 	FILE *file;
 
-	meet_and_talk(end);
+	meet_and_go(end);
 	if (send_unread(end, (size_t)bytes)) {
 		serve_on(end, (size_t)bytes);
 		return;

@@ -124,8 +124,7 @@ void flags_trunc_large(struct end *end, long unused)
 {
 	char *data = calloc(1, 60000);
 
-	meet(end);
-	get_going(end);
+	meet_and_go(end);
 	if (!end->server) {
 		give_pattern(end->fd, 50000, 1, 0);
 		await(end, "done");
@@ -151,8 +150,7 @@ void flags_waitall_timeout(struct end *end, long unused)
 	char data[20];
 	ssize_t got;
 
-	meet(end);
-	get_going(end);
+	meet_and_go(end);
 	if (!end->server) {
 		for (int i = 0; i < 20; i++) {
 			give_pattern(end->fd, 1, 8, (uint64_t)i);
@@ -174,8 +172,7 @@ void flags_peek_waitall(struct end *end, long unused)
 {
 	struct timeval time = { .tv_usec = 50000 };
 
-	meet(end);
-	get_going(end);
+	meet_and_go(end);
 	if (!end->server) {
 		send_text(end, "ab", 0);
 		meet_at(end, "some");
@@ -226,8 +223,7 @@ void flags_preadv2(struct end *end, long unused)
 	bool knows = sockets_know_nowait();
 	int nowait = knows ? RWF_NOWAIT : 0;
 
-	meet(end);
-	get_going(end);
+	meet_and_go(end);
 	if (!end->server) {
 		meet_at(end, "nothing");
 		give_pattern(end->fd, 40, 9, 0);
@@ -289,8 +285,7 @@ void flags_sendmmsg_part(struct end *end, long signalled)
 	size_t room = 30000000, total = 0;
 	char *data;
 
-	meet(end);
-	get_going(end);
+	meet_and_go(end);
 	if (end->server) {
 		await(end, "full");
 		take_to_end(end->fd, 5, 0);
@@ -371,8 +366,7 @@ void flags_oob(struct end *end, long waiter)
 /* What comes before it may be in a ring, and it can't. */
 void flags_oob_going(struct end *end, long waiter)
 {
-	meet(end);
-	get_going(end);
+	meet_and_go(end);
 	pass_urgent(end, waiter);
 }
 

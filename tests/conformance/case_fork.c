@@ -84,18 +84,6 @@ static pid_t fork_by(long way, const struct child *child)
 	exit(run_child((void *)child));
 }
 
-/* Each end's turn, so that both know the other. */
-static void turns(struct end *end)
-{
-	for (int i = 0; i < TURNS; i++) {
-		if (!end->server)
-			give_pattern(end->fd, 10, 4, (uint64_t)i * 10);
-		take_quietly(end->fd, 10, 4, (uint64_t)i * 10);
-		if (end->server)
-			give_pattern(end->fd, 10, 4, (uint64_t)i * 10);
-	}
-}
-
 /* In the child: the number is another connection's, and is that in all that is done with it. */
 static void closes_and_connects(const struct child *child)
 {
@@ -109,7 +97,7 @@ static void closes_and_connects(const struct child *child)
 	give_pattern(end->fd, 1000, 5, 0);
 	CALL(recv(end->fd, reply, sizeof(reply), MSG_WAITALL));
 	EXPECT(!memcmp(reply, "reply", 5));
-	turns(end);
+	get_going(end);
 	tell(end, "done");
 }
 
@@ -119,11 +107,11 @@ static void serve_both(struct end *end)
 
 	tell_number(end, port);
 	end->fd = first = (int)MUST(accept(listening, NULL, NULL));
-	turns(end);
+	get_going(end);
 	end->fd = (int)MUST(accept(listening, NULL, NULL));
 	take_pattern(end->fd, 1000, 5, 0);
 	give(end->fd, "reply", 5);
-	turns(end);
+	get_going(end);
 	await(end, "done");
 	take_to_end(first, 6, 0);
 }
@@ -139,7 +127,7 @@ void fork_reuses(struct end *end, long way)
 	}
 	child.port = (int)await_number(end);
 	end->fd = connect_to(addresses.ipv4, child.port);
-	turns(end);
+	get_going(end);
 	reap(fork_by(way, &child));
 	give_pattern(end->fd, 1000, 6, 0);
 }
@@ -157,8 +145,7 @@ void fork_hands_down(struct end *end, long way)
 	const struct child child = { .end = end, .run = sends_and_ends };
 	pid_t pid;
 
-	meet(end);
-	turns(end);
+	meet_and_go(end);
 	if (end->server) {
 		take_to_end(end->fd, 6, 0);
 		return;
@@ -182,8 +169,7 @@ void fork_replaces_standard(struct end *end, long way)
 	const struct child child = { .end = end, .run = writes_to_standard };
 	pid_t pid;
 
-	meet(end);
-	turns(end);
+	meet_and_go(end);
 	if (end->server) {
 		await(end, "written");
 		take_to_end(end->fd, 6, 0);
@@ -267,8 +253,7 @@ void fork_handlers_wait(struct end *end, long way)
 {
 	pthread_t thread;
 
-	meet(end);
-	turns(end);
+	meet_and_go(end);
 	if (end->server) {
 		take_to_end(end->fd, 6, 0);
 		return;
@@ -330,8 +315,7 @@ void fork_handler_waits_in_parent(struct end *end, long way)
 {
 	const struct child child = { .end = end, .run = ends_at_once };
 
-	meet(end);
-	turns(end);
+	meet_and_go(end);
 	if (end->server) {
 		take_to_end(end->fd, 6, 0);
 		return;
@@ -378,8 +362,7 @@ static void fork_with_handler(struct end *end, long way, void (*in_child)(void))
 {
 	const struct child child = { .end = end, .run = writes_to_file };
 
-	meet(end);
-	turns(end);
+	meet_and_go(end);
 	if (end->server) {
 		take_pattern(end->fd, 1000, 6, 0);
 		give_pattern(end->fd, 1000, 7, 0);

@@ -20,8 +20,7 @@
 /* Whatever path the connection will take. Then the server end waits with its receives for the word of each round. */
 static bool begin(struct end *end)
 {
-	meet(end);
-	get_going(end);
+	meet_and_go(end);
 	if (!end->server)
 		return true;
 	for (int i = 0; i < ROUNDS; i++) {

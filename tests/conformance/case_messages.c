@@ -46,8 +46,7 @@ void messages_reset(struct end *end, long unused)
 	pthread_t thread;
 	char byte;
 
-	meet(end);
-	get_going(end);
+	meet_and_go(end);
 	if (!end->server) {
 		give_pattern(end->fd, ROOM, 4, 0);
 		await(end, "taken");
@@ -73,8 +72,7 @@ void messages_timeout(struct end *end, long unused)
 			before = { .tv_sec = -1 };
 	struct messages messages;
 
-	meet(end);
-	get_going(end);
+	meet_and_go(end);
 	if (!end->server) {
 		give_pattern(end->fd, 3 * ROOM, 4, 0);
 		await(end, "done");

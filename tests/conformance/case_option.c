@@ -402,8 +402,7 @@ void option_error_queue(struct end *end, long how)
 	char *data;
 	int met = 0;
 
-	meet(end);
-	get_going(end);
+	meet_and_go(end);
 	if (end->server) {
 		for (int i = 0; i < 50; i++) {
 			take_quietly(end->fd, bytes, 1, 0);
@@ -486,8 +485,7 @@ void option_inq(struct end *end, long how)
 	if (how == LOW_LISTENER)
 		meet_from_listener(end, IPPROTO_TCP, TCP_INQ, one);
 	else
-		meet(end);
-	get_going(end);
+		meet_and_go(end);
 	if (!end->server) {
 		give(end->fd, "0123456789abcdef", 16);
 		meet_at(end, "done");
@@ -524,8 +522,7 @@ void option_no_memory(struct end *end, long how)
 	const int one = 1;
 	const void *none = (const void *)16;
 
-	meet(end);
-	get_going(end);
+	meet_and_go(end);
 	CALL(setsockopt(end->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)));
 	CALL(setsockopt(end->fd, IPPROTO_TCP, TCP_NODELAY, none, sizeof(one)));
 	CALL(setsockopt(end->fd, IPPROTO_TCP, TCP_CORK, none, sizeof(one)));

@@ -70,8 +70,7 @@ void pipe_full(struct end *end, long kind)
 	uint64_t position = 0;
 	int ends[2], round;
 
-	meet(end);
-	get_going(end);
+	meet_and_go(end);
 	if (!end->server) {
 		give_pattern(end->fd, BYTES, SEED, 0);
 		await(end, "done");
@@ -118,8 +117,7 @@ void pipe_drained(struct end *end, long kind)
 	pthread_t reader;
 	int ends[2];
 
-	meet(end);
-	get_going(end);
+	meet_and_go(end);
 	if (!end->server) {
 		for (int i = 0; i < 20; i++)
 			give_pattern(end->fd, BYTES, SEED, (uint64_t)i * BYTES);
@@ -144,8 +142,7 @@ void pipe_waits(struct end *end, long unused)
 	uint64_t position = 0;
 	int ends[2];
 
-	meet(end);
-	get_going(end);
+	meet_and_go(end);
 	make(ends, PIPE_PIPE);
 	for (int i = 0; i < 30; i++) {
 		if (!end->server) {
@@ -221,8 +218,7 @@ void pipe_refused(struct end *end, long unused)
 	off64_t offset = 0;
 	int ends[2];
 
-	meet(end);
-	get_going(end);
+	meet_and_go(end);
 	if (!end->server) {
 		give_pattern(end->fd, 10, SEED, 0);
 		await(end, "done");

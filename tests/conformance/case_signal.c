@@ -122,8 +122,7 @@ void signal_interrupts(struct end *end, long later)
 	struct sigaction now;
 	char data[3];
 
-	meet(end);
-	get_going(end);
+	meet_and_go(end);
 	for (int ends = 1; !end->server && ends >= 0; ends--) {
 		ticks = 0;
 		ticking = ends ? NULL : end;

@@ -14,27 +14,7 @@
 
 extern char **environ;
 
-#define TURNS 50
 #define NUMBER 300 /* nobody's yet */
-
-static void take_all(int fd, void *data, size_t bytes)
-{
-	EXPECT(recv(fd, data, bytes, MSG_WAITALL) == (ssize_t)bytes);
-}
-
-static void meet_and_talk(struct end *end)
-{
-	char data[64] = { 0 };
-
-	meet(end);
-	for (int i = 0; i < TURNS; i++) {
-		if (!end->server)
-			MUST(send(end->fd, data, sizeof(data), 0));
-		take_all(end->fd, data, sizeof(data));
-		if (end->server)
-			MUST(send(end->fd, data, sizeof(data), 0));
-	}
-}
 
 static char *const cat[] = { (char *)"cat", NULL };
 
@@ -105,7 +85,7 @@ void exec_inetd(struct end *end, long how)
 {
 	pid_t child;
 
-	meet_and_talk(end);
+	meet_and_go(end);
 	if (!end->server) {
 		give_pattern(end->fd, 20000, 6, 0);
 		tell(end, "sent");
@@ -133,7 +113,7 @@ void spawn_leaks(struct end *end, long bytes)
 	posix_spawn_file_actions_t actions;
 	pid_t child;
 
-	meet_and_talk(end);
+	meet_and_go(end);
 	if (end->server) {
 		give_pattern(end->fd, (size_t)bytes, 6, 0);
 		tell(end, "sent");

@@ -116,6 +116,7 @@ void meet_small(struct end *end);
 
 /* Goes there and back until a connection is on whatever path it will take. */
 void get_going(struct end *end);
+void meet_and_go(struct end *end);
 
 /* The server's part where the client connects by itself, to the number that it is told; the listening socket stays. */
 void accept_one(struct end *end);

@@ -154,10 +154,16 @@ void get_going(struct end *end)
 	for (int i = 0; i < 60; i++) {
 		if (!end->server)
 			give(end->fd, data, sizeof(data));
-		MUST(recv(end->fd, data, sizeof(data), MSG_WAITALL));
+		EXPECT(recv(end->fd, data, sizeof(data), MSG_WAITALL) == sizeof(data));
 		if (end->server)
 			give(end->fd, data, sizeof(data));
 	}
+}
+
+void meet_and_go(struct end *end)
+{
+	meet(end);
+	get_going(end);
 }
 
 /* A linear congruence, so that a piece out of place, doubled or missing shows; letters only. */
