@@ -81,6 +81,15 @@ ZC_EXPORT int munmap(void *at, size_t bytes)
 	return real.munmap(at, bytes);
 }
 
+/* What was at the old address, or behind the new end, is there no more. */
+static void has_moved(const void *at, size_t bytes, const void *to, size_t new_bytes)
+{
+	if (to != at)
+		later_moved(at, bytes);
+	else if (new_bytes < bytes)
+		later_moved((const char *)at + new_bytes, bytes - new_bytes);
+}
+
 ZC_EXPORT void *mremap(void *at, size_t bytes, size_t new_bytes, int flags, ...)
 {
 	void *to = NULL, *moved;
@@ -98,6 +107,8 @@ ZC_EXPORT void *mremap(void *at, size_t bytes, size_t new_bytes, int flags, ...)
 	/* Pages that the mprotect guard has replaced are mappings of their own, and mremap takes one at a time. */
 	if (moved == MAP_FAILED && errno == EFAULT && guard_needs_settling() && !guard_join(at, bytes))
 		moved = real.mremap(at, bytes, new_bytes, flags, to);
+	if (moved != MAP_FAILED && later_active())
+		has_moved(at, bytes, moved, new_bytes);
 	return moved;
 }
 
@@ -106,6 +117,8 @@ ZC_EXPORT int madvise(void *at, size_t bytes, int advice)
 	if (advice == MADV_DONTNEED || advice == MADV_REMOVE || advice == MADV_FREE || advice == MADV_DONTFORK ||
 	    advice == MADV_WIPEONFORK || advice == MADV_DONTNEED_LOCKED || advice == MADV_GUARD_INSTALL)
 		changing(at, bytes);
+	if (later_active() && (advice == MADV_DONTNEED || advice == MADV_DONTNEED_LOCKED))
+		later_forget(at, bytes);
 	return real.madvise(at, bytes, advice);
 }
 
@@ -212,9 +225,28 @@ ZC_EXPORT void free(void *block)
 	real.free(block);
 }
 
+/* Its bytes stay the program's: those that were lost are told where they are, or where libc moves them. */
+static __attribute__((noinline)) void *reallocate(void *block, size_t bytes)
+{
+	int saved = errno;
+	size_t had = block ? real_block_bytes(block) : 0;
+	void *to, *from = had == SIZE_MAX ? NULL : block;
+
+	if (had >= PAGE) {
+		later_settle(from, had);
+		if (guard_lends())
+			guard_forget(from, had);
+	}
+	errno = saved;
+	to = real.realloc(block, bytes);
+	if (to && to != block && from && had >= PAGE)
+		later_moved(from, had);
+	return to;
+}
+
 ZC_EXPORT void *realloc(void *block, size_t bytes)
 {
 	if (guard_lends() || later_active())
-		block_goes(block);
+		return reallocate(block, bytes);
 	return real.realloc(block, bytes);
 }

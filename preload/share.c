@@ -18,9 +18,13 @@ static void each_descriptor(const struct msghdr *message, void (*visit)(int fd))
 	if (!message->msg_control || message->msg_controllen < sizeof(struct cmsghdr))
 		return;
 	for (struct cmsghdr *at = CMSG_FIRSTHDR(open); at; at = CMSG_NXTHDR(open, at)) {
+		/* A program's own may say anything; the kernel refuses it. */
+		size_t left = message->msg_controllen - (size_t)((char *)at - (char *)message->msg_control);
+		size_t bytes = at->cmsg_len < left ? at->cmsg_len : left;
+
 		if (at->cmsg_level != SOL_SOCKET || at->cmsg_type != SCM_RIGHTS)
 			continue;
-		for (size_t i = 0; CMSG_LEN((i + 1) * sizeof(fd)) <= at->cmsg_len; i++) {
+		for (size_t i = 0; CMSG_LEN((i + 1) * sizeof(fd)) <= bytes; i++) {
 			memcpy(&fd, CMSG_DATA(at) + i * sizeof(fd), sizeof(fd));
 			visit(fd);
 		}

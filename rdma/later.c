@@ -149,7 +149,20 @@ static void unregister(uintptr_t start, uintptr_t end)
 	sys_call(SYS_ioctl, atomic_load(&uffd), (long)UFFDIO_WAKE, (long)&range, 0, 0, 0);
 }
 
-/* Whoever touches them gets SIGBUS. Where the books of such ranges are full, it stays so until the memory is unmapped. */
+/* Where the books are full, such a range stays what it is until the memory is unmapped. Under the guard's lock. */
+static void book_lost(uintptr_t start, uintptr_t end)
+{
+	for (unsigned int i = 0; i < LOST_MAX; i++) {
+		if (lost[i].end)
+			continue;
+		lost[i].start = start;
+		lost[i].end = end;
+		atomic_fetch_add(&later_count, 1);
+		return;
+	}
+}
+
+/* Whoever touches them gets SIGBUS. */
 static void poison(uintptr_t start, uintptr_t end)
 {
 	struct uffd_poison pages = { .range = { start, end - start } };
@@ -162,14 +175,7 @@ static void poison(uintptr_t start, uintptr_t end)
 			sys_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
 	}
 	mask = guard_lock();
-	for (unsigned int i = 0; i < LOST_MAX; i++) {
-		if (lost[i].end)
-			continue;
-		lost[i].start = start;
-		lost[i].end = end;
-		atomic_fetch_add(&later_count, 1);
-		break;
-	}
+	book_lost(start, end);
 	guard_unlock(mask);
 }
 
@@ -454,28 +460,27 @@ void later_settle_lane(const struct lane_shared *shared)
 	}
 }
 
-/* Takes the poison out of [start, end), which lies in a range that was lost. */
-static void clean(unsigned int i, uintptr_t start, uintptr_t end)
+/* Takes [start, end), which lies in a range that was lost, out of the books: what is there next is not to be dropped. */
+static void strike(unsigned int i, uintptr_t start, uintptr_t end)
 {
-	drop(start, end);
-	if (start <= lost[i].start)
-		lost[i].start = end;
-	else if (end >= lost[i].end)
-		lost[i].end = start;
-	else
-		return; /* what is left and right of it stays in the books, and so does this */
+	const uintptr_t from = lost[i].start, until = lost[i].end;
+
+	lost[i].start = from < start ? from : end;
+	lost[i].end = from < start ? start : until;
+	if (from < start && end < until)
+		book_lost(end, until);
 	if (lost[i].start < lost[i].end)
 		return;
 	lost[i].start = lost[i].end = 0;
 	atomic_fetch_sub(&later_count, 1);
 }
 
-void later_forget(const void *at, size_t bytes)
+/* The whole pages of a range. `dropped`: whether their poison goes with the books. */
+static void strike_all(const void *at, size_t bytes, bool dropped)
 {
 	uintptr_t start = ((uintptr_t)at + GUARD_PAGE - 1) & ~(GUARD_PAGE - 1), end = (uintptr_t)at + bytes;
 	uint64_t mask;
 
-	later_settle(at, bytes);
 	if (!later_active() || end < start)
 		return;
 	end &= ~(GUARD_PAGE - 1);
@@ -484,10 +489,24 @@ void later_forget(const void *at, size_t bytes)
 		uintptr_t from = lost[i].start > start ? lost[i].start : start;
 		uintptr_t until = lost[i].end < end ? lost[i].end : end;
 
-		if (lost[i].end && from < until)
-			clean(i, from, until);
+		if (!lost[i].end || from >= until)
+			continue;
+		if (dropped)
+			drop(from, until);
+		strike(i, from, until);
 	}
 	guard_unlock(mask);
+}
+
+void later_forget(const void *at, size_t bytes)
+{
+	later_settle(at, bytes);
+	strike_all(at, bytes, true);
+}
+
+void later_moved(const void *at, size_t bytes)
+{
+	strike_all(at, bytes, false);
 }
 
 void later_hold(void)

@@ -52,6 +52,9 @@ void later_settle_lane(const struct lane_shared *shared);
 /* The same as later_settle() for memory whose bytes nobody will read any more: poison in it goes, too. */
 void later_forget(const void *start, size_t bytes);
 
+/* Behind a move of that memory to another address, with its poison: what is mapped there next has none. */
+void later_moved(const void *start, size_t bytes);
+
 /* Settles all and begins nothing new until later_release(): before exec, exit, a sandbox. They nest. */
 void later_hold(void);
 void later_release(void);

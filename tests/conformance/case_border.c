@@ -202,11 +202,39 @@ void border_end(struct end *end, long unused)
 	tell(end, "over");
 }
 
+/* Memory that ends with its page, behind which there is none. */
+static void *before_the_end(size_t bytes)
+{
+	char *pages = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	MUST(mprotect(pages + PAGE, PAGE, PROT_NONE));
+	return pages + PAGE - bytes;
+}
+
+/* A control message that says to be longer than all there is. */
+void border_control(struct end *end, long unused)
+{
+	struct cmsghdr *control = before_the_end(CMSG_SPACE(sizeof(int)));
+	struct iovec iov = { (char *)"x", 1 };
+	struct mmsghdr messages = { { .msg_iov = &iov, .msg_iovlen = 1 }, 0 };
+	struct msghdr *message = &messages.msg_hdr;
+	int pair[2];
+
+	begin(end);
+	MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+	*control = (struct cmsghdr){ .cmsg_len = 1 << 20, .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS };
+	*(int *)CMSG_DATA(control) = pair[0];
+	message->msg_control = control;
+	message->msg_controllen = CMSG_SPACE(sizeof(int));
+	CALL(sendmsg(pair[1], message, MSG_NOSIGNAL));
+	CALL(sendmmsg(pair[1], &messages, 1, MSG_NOSIGNAL));
+	meet_at(end, "over");
+}
+
 /* As programs of before poll() do, with sets of FD_SETSIZE. */
 void border_select(struct end *end, long unused)
 {
 	const struct rlimit most = { 20000, 20000 };
-	char *pages;
 	fd_set *set;
 
 	begin(end);
@@ -216,9 +244,7 @@ void border_select(struct end *end, long unused)
 		return;
 	}
 	MUST(setrlimit(RLIMIT_NOFILE, &most));
-	pages = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	MUST(mprotect(pages + PAGE, PAGE, PROT_NONE));
-	set = (fd_set *)(pages + PAGE - sizeof(*set));
+	set = before_the_end(sizeof(*set));
 	FD_SET(end->fd, set);
 	CALL(select(getdtablesize(), set, NULL, NULL, NULL));
 	EXPECT(FD_ISSET(end->fd, set));

@@ -53,17 +53,23 @@ static pid_t start_sender(void)
 	return child;
 }
 
-static void what_dies_with_its_sender_is_a_reset_and_no_wrong_byte(void **state)
+/* Whose receives have returned. */
+static void lose_ten_pages(void)
 {
-	pid_t child;
-	int ends[2];
+	pid_t child = start_sender();
 
-	NEEDS_LATER();
-	child = start_sender();
 	receive_gated(0, 10 * PAGE);
 	kill_sender(child);
 	open_the_gate();
 	later_settle_lane(receiving.in.shared);
+}
+
+static void what_dies_with_its_sender_is_a_reset_and_no_wrong_byte(void **state)
+{
+	int ends[2];
+
+	NEEDS_LATER();
+	lose_ten_pages();
 	assert_true(is_poisoned(to));
 	assert_true(is_poisoned(to + 10 * PAGE - 1));
 	assert_false(is_poisoned(to + 10 * PAGE));
@@ -81,6 +87,43 @@ static void what_dies_with_its_sender_is_a_reset_and_no_wrong_byte(void **state)
 	later_forget(to, BYTES);
 	assert_false(is_poisoned(to + 4 * PAGE));
 	assert_int_equal(later_count, 0);
+}
+
+/* What was put there since is not to be dropped with what is left of it on both sides. */
+static void poison_in_the_middle_goes_for_itself(void **state)
+{
+	NEEDS_LATER();
+	lose_ten_pages();
+	later_forget(to + 4 * PAGE, 2 * PAGE);
+	memset(to + 4 * PAGE, 'g', 2 * PAGE);
+	later_forget(to + 5 * PAGE, 2 * PAGE);
+	assert_int_equal(to[5 * PAGE], 'g');
+	assert_true(is_poisoned(to + 4 * PAGE - 1));
+	assert_false(is_poisoned(to + 6 * PAGE));
+	assert_true(is_poisoned(to + 7 * PAGE));
+	later_forget(to, BYTES);
+	assert_int_equal(to[4 * PAGE], 'g');
+	assert_false(is_poisoned(to + 10 * PAGE - 1));
+	assert_int_equal(later_count, 0);
+}
+
+static void poison_that_is_moved_is_not_where_it_was(void **state)
+{
+	uint8_t *moved = map_bytes(4 * PAGE, MAP_PRIVATE);
+
+	NEEDS_LATER();
+	lose_ten_pages();
+	moved = mremap(to, 4 * PAGE, 4 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, moved);
+	assert_ptr_not_equal(moved, MAP_FAILED);
+	later_moved(to, 4 * PAGE);
+	assert_ptr_equal(mmap(to, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
+			 to);
+	memset(to, 'g', 4 * PAGE);
+	assert_true(is_poisoned(moved));
+	later_forget(to, BYTES);
+	assert_int_equal(to[0], 'g');
+	assert_int_equal(later_count, 0);
+	munmap(moved, 4 * PAGE);
 }
 
 static void what_is_gone_in_part_is_poison_from_there_on(void **state)
@@ -179,6 +222,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(what_dies_with_its_sender_is_a_reset_and_no_wrong_byte),
+		TEST(poison_in_the_middle_goes_for_itself),
+		TEST(poison_that_is_moved_is_not_where_it_was),
 		TEST(what_is_gone_in_part_is_poison_from_there_on),
 		TEST(bytes_that_the_sender_lost_itself_are_poison),
 		TEST(a_refusal_has_the_sender_keep),
