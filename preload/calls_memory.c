@@ -236,6 +236,8 @@ static __attribute__((noinline)) void *reallocate(void *block, size_t bytes)
 		later_settle(from, had);
 		if (guard_lends())
 			guard_forget(from, had);
+		if (from && bytes < had)
+			later_forget((char *)from + bytes, had - bytes);
 	}
 	errno = saved;
 	to = real.realloc(block, bytes);

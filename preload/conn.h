@@ -305,7 +305,7 @@ void conn_after_fork(pid_t child, uint64_t fork); /* what fork() has returned, a
 /*
  * In the parent while libc's fork() has not returned yet, in place of conn_after_fork(): others may go on, and fork, since what the
  * program does there may wait for them. Later conn_child_is() with what fork() has returned: the heirs get their name, which the child
- * gives them, too, or are none.
+ * gives them, too, or are none. Who has closed a connection in between has left it to the child, also if there turns out to be none.
  */
 void conn_doubles(void);
 void conn_child_is(pid_t child, uint64_t fork);

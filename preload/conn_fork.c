@@ -14,7 +14,8 @@
 #include "preload/watch.h"
 #include "preload/zerocopy.h"
 
-static uint64_t forks; /* so far */
+static uint64_t forks;	 /* so far */
+static uint64_t present; /* the one that prepares connections */
 
 static void quiesce(struct conn *conn)
 {
@@ -23,7 +24,7 @@ static void quiesce(struct conn *conn)
 	if (!lock_take(&conn->lock, &hold))
 		return;
 	if (atomic_load(&conn->mode) != CONN_FREE) /* a moment ago it was not */
-		engine_before_fork(conn, forks);
+		engine_before_fork(conn, present);
 	if (atomic_load(&conn->mode) == CONN_ACTIVE) {
 		sg_flush(conn);
 		zerocopy_settle(conn);
@@ -42,7 +43,7 @@ uint64_t conn_before_fork(void)
 {
 	struct lock_hold hold;
 	bool held = lock_take(&fork_lock, &hold);
-	uint64_t mine;
+	uint64_t outer = present, mine;
 
 	unseen_announced++;
 	if (held) {
@@ -52,9 +53,10 @@ uint64_t conn_before_fork(void)
 		nested++;
 	}
 	fork_held |= held;
-	mine = ++forks;
+	present = mine = ++forks;
 	engine_premade = 0;
 	conn_each(quiesce);
+	present = outer;
 	if (held)
 		pool_held = lock_take(&conn_pool.lock, &pool_hold);
 	return mine;
@@ -79,8 +81,8 @@ static void release_all(bool child)
 	lock_give(&fork_lock, &hold);
 }
 
-/* For the visits of all connections. */
-static struct {
+/* The fork that is over, for the visits of all connections. */
+static struct over {
 	uint64_t fork;
 	pid_t child;
 	bool far; /* the parent is in another pid namespace: neither has the other's numbers */
@@ -117,9 +119,11 @@ static void parent_goes_on(struct conn *conn)
 
 static void name_heirs(pid_t child, uint64_t fork)
 {
-	over.child = child;
-	over.fork = fork;
+	struct over outer = over;
+
+	over = (struct over){ fork, child, false };
 	conn_each(parent_goes_on);
+	over = outer;
 }
 
 static void child_begins(uint64_t fork)
@@ -158,11 +162,16 @@ void conn_doubles(void)
 void conn_child_is(pid_t child, uint64_t fork)
 {
 	struct lock_hold hold;
+	bool held;
 
-	if (!atomic_load_explicit(&engine_ever, memory_order_relaxed) || !lock_take(&fork_lock, &hold))
+	if (!atomic_load_explicit(&engine_ever, memory_order_relaxed))
 		return;
-	gate_close();
+	held = lock_take(&fork_lock, &hold); /* not within another fork of this thread, which has it */
+	if (held)
+		gate_close();
 	name_heirs(child, fork);
+	if (!held)
+		return;
 	gate_open(false);
 	lock_give(&fork_lock, &hold);
 }

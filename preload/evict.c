@@ -208,9 +208,8 @@ static int go_to_end(struct lane *in, int fd, struct rest *rest)
 }
 
 /* A ring that takes all there may be, with the records that it will be in. */
-int evict_rest_room(const struct engine *engine, struct channel *out)
+static int make_room(const struct lane *in, struct channel *out)
 {
-	const struct lane *in = &engine->channel.in;
 	size_t raw = lane_raw_max(in);
 	ssize_t ring = lane_backlog(in);
 	uint64_t need = lane_unread_all(in); /* more than the ring holds, where bytes are fetched */
@@ -222,37 +221,43 @@ int evict_rest_room(const struct engine *engine, struct channel *out)
 	need += need / 64 + LANE_RING_MIN;
 	while (bytes < need && bytes < LANE_RING_MAX)
 		bytes *= 2;
-	return bytes < need ? -ENOSPC : channel_make(out, bytes);
+	return bytes < need || channel_make(out, bytes) < 0 ? -ENOMEM : 0;
 }
 
-/* Returns 0, or -errno: what is in `out` then is nowhere else. */
-static int take_rest(struct conn *conn, struct engine *engine, int fd, struct channel *out)
+/* What is left in the ring comes behind bytes that are missed: nobody receives it, who waits for it neither. */
+static void give_up_ring(struct conn *conn, struct engine *engine, int fd)
+{
+	evict_reset(conn, fd);
+	lane_reads(&engine->channel.in, false);
+	if (engine->channel.in.in)
+		atomic_store(&engine->channel.in.in->lost, true);
+	atomic_store(&engine->state, ENGINE_OVER);
+}
+
+int evict_rest(struct conn *conn, struct engine *engine, int fd, struct channel *out)
 {
 	struct lane *in = &engine->channel.in;
 	struct rest rest = { conn, engine, &out->out, sys_map(REST_ROOM, MAP_PRIVATE), 0 };
-	int rc;
+	int rc = rest.room ? make_room(in, out) : -ENOMEM;
 
-	if (!rest.room)
-		return -ENOMEM;
+	if (rc < 0)
+		goto unmap;
 	atomic_store(&out->out.shared->reader, 1);
 	lane_take_over(&out->out);
 	rc = go_to_end(in, fd, &rest);
 	lane_leave(in); /* already so, on one host */
 	lane_leave(&out->out);
-	sys_call(SYS_munmap, (long)rest.room, REST_ROOM, 0, 0, 0, 0);
-	return rc == -ENODATA && !has_rest(in) ? 0 : rc; /* the stream ends behind what was there */
-}
-
-bool evict_rest(struct conn *conn, struct engine *engine, int fd, struct channel *out)
-{
-	if (take_rest(conn, engine, fd, out) >= 0)
-		return true;
-	channel_close(out);
-	evict_reset(conn, fd);
-	/* What is left of it comes behind bytes that are missed. */
-	lane_reads(&engine->channel.in, false);
-	atomic_store(&engine->state, ENGINE_OVER);
-	return false;
+	if (rc == -ENODATA && !has_rest(in))
+		rc = 0; /* the stream ends behind what was there */
+	if (rc < 0) {
+		channel_close(out);
+		give_up_ring(conn, engine, fd);
+		rc = -ECONNRESET;
+	}
+unmap:
+	if (rest.room)
+		sys_call(SYS_munmap, (long)rest.room, REST_ROOM, 0, 0, 0, 0);
+	return rc;
 }
 
 /* Returns whether there may be something to wait for. */
@@ -322,12 +327,15 @@ static void come_ashore(struct conn *conn, struct engine *engine, int fd)
 		return;
 	if (holders_alive(&engine->holders, &conn->holder) > 1)
 		return; /* others receive it, too, and have to find it where it is */
-	if (evict_rest_room(engine, &rest) < 0) {
+	switch (evict_rest(conn, engine, fd, &rest)) {
+	case 0:
+		break;
+	case -ENOMEM:
 		evict_reset(conn, fd);
 		return;
-	}
-	if (!evict_rest(conn, engine, fd, &rest))
+	default:
 		return;
+	}
 	sys_call(SYS_close, rest.fd, 0, 0, 0, 0, 0);
 	rest.fd = -1;
 	engine_take_back(engine, &rest);

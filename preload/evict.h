@@ -34,15 +34,12 @@ void evict_out(struct conn *conn, struct engine *engine, int fd);
 /* The same where the program's last bytes are behind it; what TCP has no room for, the agent goes on with, if it can. */
 void evict_out_at_end(struct conn *conn, struct engine *engine, int fd, enum far_linger_how how);
 
-/* A new channel with room for what is unread. Under the lock `in`. Ownership: channel_close(). Returns 0 or -errno, with all as it was. */
-int evict_rest_room(const struct engine *engine, struct channel *out);
-
 /*
- * What is unread in the ring, and raw bytes that come before it: takes them into that channel, whose lane `out` they are in as
- * the last that its sender has put. After evict_in, under the lock `in`. Returns false if it can't: bytes may be missed, so the
- * connection is reset, for all who hold it, none of what was left is received any more, and the channel is closed.
+ * What is unread in the ring, and raw bytes that come before it: takes them into a new channel, whose lane `out` they are in as
+ * the last that its sender has put. After evict_in, under the lock `in`. Ownership: channel_close(). Returns 0; -ENOMEM, with all as it
+ * was; or -ECONNRESET: bytes are missed, so the connection is reset, for all who hold it, and nothing of it is received any more.
  */
-bool evict_rest(struct conn *conn, struct engine *engine, int fd, struct channel *out);
+int evict_rest(struct conn *conn, struct engine *engine, int fd, struct channel *out);
 
 /*
  * Ends the connection as by a reset, with the descriptor still open: the peer and whoever holds it find ECONNRESET. What comes

@@ -134,7 +134,12 @@ static struct kept *new_kept(struct exec *exec, enum kept_what what, struct conn
 {
 	struct kept *kept = &exec->memory->kept[exec->memory->count++];
 
-	*kept = (struct kept){ .what = what, .conn = conn, .cookie = conn->cookie, .fd = fd, .other = -1 };
+	*kept = (struct kept){ .what = what,
+			       .conn = conn,
+			       .cookie = conn->cookie,
+			       .fd = fd,
+			       .other = -1,
+			       .rest.fd = -1 };
 	return kept;
 }
 
@@ -167,6 +172,10 @@ static void find_names(struct exec *exec, struct conn *conn, const struct scan *
 		names->handed |= !exec->spawns && table_conn(fd) != conn;
 		exec_names_add(names, fd);
 	}
+	for (int fd = EXEC_SCAN; conn->extra && fd < (int)table_size; fd++) {
+		if (table_conn(fd) == conn && conn_stays_open(fd) && conn_cookie_of(fd) == cookie)
+			exec_names_add(names, fd);
+	}
 }
 
 static enum target target(struct exec *exec)
@@ -179,13 +188,17 @@ static enum target target(struct exec *exec)
 
 /*
  * The new program gets a socket without a connection instead: what it would find there is not in order. If there is none, or no number
- * for what is put aside, it gets nothing. Where there is room for it; returns what takes it back.
+ * for what is put aside, it gets nothing. Where there is room for it; returns what takes it back, or NULL: another thread has closed it.
  */
 static struct kept *bury(struct exec *exec, struct conn *conn, int fd)
 {
-	struct kept *kept = new_kept(exec, KEPT_BURIED, conn, fd);
-	long dead = sys_call(SYS_socket, AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0, 0, 0, 0), backup = dead;
+	struct kept *kept;
+	long dead, backup;
 
+	if (conn_cookie_of(fd) != conn->cookie)
+		return NULL;
+	kept = new_kept(exec, KEPT_BURIED, conn, fd);
+	dead = backup = sys_call(SYS_socket, AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0, 0, 0, 0);
 	if (dead >= 0)
 		backup = sys_call(SYS_fcntl, fd, F_DUPFD_CLOEXEC, SYS_FD_HIGH, 0, 0, 0);
 	if (dead >= 0 && backup < 0)
@@ -214,11 +227,9 @@ static bool leave_to_others(struct exec *exec, struct conn *conn, struct engine 
 		return false;
 	for (int i = 0; i < names->count; i++) {
 		log_info("fd %d: does not go along: others have bytes to receive on it", names->fds[i]);
-		if (guest_sandboxed()) /* what a filter is most likely to allow */
-			sys_call(SYS_close, names->fds[i], 0, 0, 0, 0, 0);
-		else if (has_room(exec, 1))
+		if (!guest_sandboxed() && has_room(exec, 1))
 			bury(exec, conn, names->fds[i]);
-		else
+		else if (conn_cookie_of(names->fds[i]) == conn->cookie) /* which stays so if the exec fails */
 			sys_call(SYS_fcntl, names->fds[i], F_SETFD, FD_CLOEXEC, 0, 0, 0);
 	}
 	return true;
@@ -234,11 +245,12 @@ static bool reset_behind(struct exec *exec, struct conn *conn, struct engine *en
 	struct linger before = { 0 };
 	socklen_t bytes = sizeof(before);
 	int fd = names->fds[0];
+	bool resets = true;
 
 	if (exec->spawns || !is_ours() || guest_sandboxed() || holders_alive(&engine->holders, &conn->holder) != 1)
 		return false;
-	/* Under a number that is not known it would go along. */
-	if (names->count == EXEC_NAMES_MAX || conn->extra || !has_room(exec, names->count))
+	/* Under a number that is left out it would go along. */
+	if (names->more || !has_room(exec, names->count))
 		return false;
 	sys_call(SYS_getsockopt, fd, SOL_SOCKET, SO_LINGER, (long)&before, (long)&bytes, 0);
 	if (sys_call(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, (long)&reset, sizeof(reset), 0) < 0)
@@ -248,8 +260,11 @@ static bool reset_behind(struct exec *exec, struct conn *conn, struct engine *en
 	for (int i = 0; i < names->count; i++) {
 		struct kept *kept = bury(exec, conn, names->fds[i]);
 
-		kept->resets = !i;
+		if (!kept)
+			continue;
+		kept->resets = resets;
 		kept->linger = before;
+		resets = false;
 	}
 	return true;
 }
@@ -274,19 +289,24 @@ static void tell(struct exec_memory *memory, int number, const struct conn *conn
 	memory->used += used;
 }
 
-/* Puts what is unread where the new program finds it. Under the lock `in`. Returns false if it can't, with all as it was. */
+/*
+ * Puts what is unread where the new program finds it, or resets the connection. Under the lock `in`. Returns false if it can do neither, with
+ * all as it was.
+ */
 static bool carry(struct exec *exec, struct conn *conn, struct engine *engine, const struct exec_names *names)
 {
 	bool alone = is_ours() && holders_alive(&engine->holders, &conn->holder) == 1;
 	struct channel rest;
 	struct kept *kept;
 
-	if (target(exec) != TARGET_OURS || !has_room(exec, 1) ||
-	    room_to_tell(exec->memory) < sizeof(VARIABLE) + 64 + EXEC_NAMES_MAX * 12 ||
-	    evict_rest_room(engine, &rest) < 0)
+	int rc;
+
+	if (target(exec) != TARGET_OURS || names->more || !has_room(exec, 1) ||
+	    room_to_tell(exec->memory) < sizeof(VARIABLE) + 64 + (size_t)names->count * 12)
 		return false;
-	if (!evict_rest(conn, engine, names->fds[0], &rest))
-		return true; /* it is reset */
+	rc = evict_rest(conn, engine, names->fds[0], &rest);
+	if (rc < 0)
+		return rc == -ECONNRESET;
 	kept = new_kept(exec, KEPT_REST, conn, names->fds[0]);
 	kept->rest = rest;
 	kept->other = rest.fd;
@@ -428,37 +448,48 @@ char *const *exec_spawns(struct exec *exec, const struct target_name *name, char
 	return begin(exec, name, envp, true, actions);
 }
 
-/* Unless it was closed meanwhile, by another thread, and the number is another's. */
+/* Unless it was closed meanwhile, by another thread: with unread bytes, that is a reset, and the number is another's. */
 static void dig_up(const struct kept *kept)
 {
-	bool there = conn_cookie_of(kept->fd) == kept->there;
-
-	if (kept->resets && (kept->other >= 0 || there)) {
+	if (conn_cookie_of(kept->fd) != kept->there)
+		return;
+	if (kept->resets) {
 		sys_call(SYS_setsockopt, kept->other >= 0 ? kept->other : kept->fd, SOL_SOCKET, SO_LINGER,
 			 (long)&kept->linger, sizeof(kept->linger), 0);
 		stats_add(&stats->slot[kept->conn->slot].reason[REASON_LOST], -1);
 	}
-	if (!there)
-		return;
 	if (kept->other >= 0)
 		sys_call(SYS_dup3, kept->other, kept->fd, 0, 0, 0, 0);
 	else
 		sys_call(SYS_fcntl, kept->fd, F_SETFD, 0, 0, 0, 0);
 }
 
+/* Unless another thread has closed it meanwhile: then the object may be another connection's. */
+static bool is_it_yet(const struct kept *kept, int fd)
+{
+	return atomic_load(&kept->conn->cookie) == kept->cookie && fd >= 0 && conn_cookie_of(fd) == kept->cookie;
+}
+
 static void take_back(struct kept *kept)
 {
-	struct engine *engine = engine_enter(kept->conn, conn_fd(kept->conn));
+	int fd = conn_fd(kept->conn);
+	struct engine *engine = engine_enter(kept->conn, fd);
+	bool taken = false;
 	struct lock_hold hold;
 
 	if (engine && kept->rest.header && lock_take(&engine->in, &hold)) {
-		engine_take_back(engine, &kept->rest);
+		taken = is_it_yet(kept, fd);
+		if (taken)
+			engine_take_back(engine, &kept->rest);
 		lock_give(&engine->in, &hold);
-	} else if (conn_cookie_of(kept->fd) == kept->cookie) {
-		evict_reset(kept->conn, kept->fd);
 	}
 	if (engine)
 		engine_leave(kept->conn);
+	if (taken)
+		return;
+	channel_close(&kept->rest);
+	if (conn_cookie_of(kept->fd) == kept->cookie)
+		evict_reset(kept->conn, kept->fd);
 }
 
 static void put_back(struct kept *kept)
@@ -485,7 +516,7 @@ static void end(struct exec *exec, bool done)
 
 		if (!done)
 			put_back(kept);
-		else
+		else if (kept->what == KEPT_REST)
 			channel_close(&kept->rest);
 		if (kept->other >= 0)
 			sys_call(SYS_close, kept->other, 0, 0, 0, 0, 0);

@@ -6,6 +6,8 @@
 #define _GNU_SOURCE
 #include <aio.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -14,6 +16,7 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,6 +28,7 @@
 extern char **environ;
 
 #define MANY 3
+#define FIRST_NUMBER 140
 
 static void take_all(int fd, void *data, size_t bytes)
 {
@@ -320,6 +324,43 @@ void exec_fails_unread(struct end *end, long bytes)
 	}
 	fail_otherwise(end->fd);
 	finish(end->fd, (size_t)bytes);
+}
+
+/* The same in a sandbox, which allows everything; its number is what it was. */
+void exec_fails_sandboxed(struct end *end, long bytes)
+{
+	struct sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+	const struct sock_fprog filter = { 1, &allow };
+
+	meet_and_go(end);
+	if (send_unread(end, (size_t)bytes)) {
+		serve_on(end, (size_t)bytes);
+		return;
+	}
+	MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+	MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter));
+	CALL(execl("/nowhere/nothing", "nothing", NULL));
+	CALL(open("/dev/null", O_RDONLY) == end->fd);
+	finish(end->fd, (size_t)bytes);
+}
+
+/* Under more numbers than are followed. */
+void exec_many_numbers(struct end *end, long bytes)
+{
+	if (!stage()) {
+		meet_and_go(end);
+		if (send_unread(end, (size_t)bytes)) {
+			serve_on(end, (size_t)bytes);
+			return;
+		}
+		for (int i = 0; i < 12; i++)
+			MUST(dup2(end->fd, FIRST_NUMBER + 10 * i));
+		exec_stage(end, 1);
+	}
+	for (int i = 0; i < 11; i++)
+		MUST(close(FIRST_NUMBER + 10 * i));
+	MUST(close(end->fd));
+	finish(FIRST_NUMBER + 110, (size_t)bytes);
 }
 
 static pid_t run_true(int how)

@@ -12,6 +12,7 @@
 #include "met_testing.h"
 #include "preload/actions.h"
 #include "preload/exec.h"
+#include "preload/exec_names.h"
 #include "rdma/lane_record.h"
 
 #define NUMBERS 2048 /* that anything here may have */
@@ -197,18 +198,94 @@ static void a_number_that_is_anothers_stays_that(void **state)
 }
 
 /* More of them than are told: none may be the new program's, with the bytes that come behind those which it lacks. */
-static void under_too_many_numbers_it_is_reset_at_once(void **state)
+static void many_numbers(char *const envp[])
 {
-	for (int i = 0; i < 12; i++)
+	const int last = ends[OWN] + EXEC_NAMES_MAX;
+
+	for (int fd = ends[OWN] + 1; fd <= last; fd++)
 		assert_true(fcntl(ends[OWN], F_DUPFD, 20) >= 20);
-	exec_begins(&exec, &program, nothing);
+	exec_begins(&exec, &program, envp);
 	assert_int_equal(state_of(ends[OWN]), TCP_CLOSE);
 	assert_int_not_equal(state_of(ends[PEER]), TCP_ESTABLISHED);
 	exec_failed(&exec);
-	for (int fd = 20; fd < 20 + 32; fd++) {
+	for (int fd = 20; fd < NUMBERS; fd++) {
 		if (conn_cookie_of(fd) == atomic_load(&conns[OWN]->cookie))
 			close(fd);
 	}
+}
+
+static void under_too_many_numbers_it_is_reset_at_once(void **state)
+{
+	many_numbers(nothing);
+}
+
+static void under_too_many_numbers_it_is_not_carried(void **state)
+{
+	many_numbers(preloaded);
+}
+
+/* Numbers that are not known of, and more than are followed. */
+static void under_all_numbers_it_is_reset_by_the_exec(void **state)
+{
+	int stay, go;
+
+	asks_to_linger();
+	for (int i = 0; i < 12; i++) {
+		int fd = fcntl(ends[OWN], F_DUPFD, 20);
+
+		if (i % 2)
+			conn_dup(ends[OWN], fd);
+	}
+	assert_int_equal(dup2(ends[OWN], 400), 400);
+	conn_dup(ends[OWN], 400);
+	exec_begins(&exec, &program, nothing);
+	count_descriptors(-1, &stay, &go);
+	assert_int_equal(stay, 0);
+	exec_failed(&exec);
+	count_descriptors(-1, &stay, &go);
+	assert_int_equal(stay, 14);
+	for (int fd = 20; fd < NUMBERS; fd++) {
+		if (conn_cookie_of(fd) != atomic_load(&conns[OWN]->cookie))
+			continue;
+		conn_close(fd);
+		close(fd);
+	}
+	goes_on();
+}
+
+/* Another thread closes it meanwhile: as any close with unread bytes. */
+static void closed_meanwhile_it_is_reset(void **state)
+{
+	char byte;
+
+	exec_begins(&exec, &program, nothing);
+	conn_close(ends[OWN]);
+	close(ends[OWN]);
+	exec_failed(&exec);
+	assert_int_equal(recv(ends[PEER], &byte, 1, 0), -1);
+	assert_int_equal(errno, ECONNRESET);
+}
+
+/* And another connection has its number and its place in memory: it gets none of its bytes. */
+static void another_in_its_place_gets_nothing(void **state)
+{
+	struct conn *before = conns[OWN];
+	int peer = ends[PEER], own;
+	char data[32];
+
+	exec_begins(&exec, &program, preloaded);
+	conn_close(ends[OWN]);
+	close(ends[OWN]);
+	assert_int_equal(connect_ends(state), 0);
+	assert_true(conns[OWN] == before || conns[PEER] == before);
+	own = conns[OWN] == before ? OWN : PEER;
+	exec_failed(&exec);
+	assert_int_equal(receive_some(own, data, sizeof(data), MSG_DONTWAIT), -EAGAIN);
+	assert_int_equal(send_whole(1 - own, "its own"), 7);
+	assert_int_equal(receive_some(own, data, sizeof(data), 0), 7);
+	assert_memory_equal(data, "its own", 7);
+	conn_close(peer);
+	close(peer);
 }
 
 /* A hostile peer's: what was taken out before it is found is nowhere, so that nothing may come in its place. */
@@ -243,6 +320,7 @@ static void spawns_that_fail_have_no_child(void **state)
 	exec_spawns(&exec, &program, preloaded, &actions);
 	exec_spawned(&exec, true);
 	assert_int_equal(atomic_load(&conns[OWN]->spawned), 1);
+	assert_true(fcntl(STDIN_FILENO, F_GETFD) >= 0);
 	actions_forget(&actions);
 }
 
@@ -257,6 +335,10 @@ int main(void)
 		TEST(so_where_there_are_no_numbers),
 		TEST(a_number_that_is_anothers_stays_that),
 		TEST(under_too_many_numbers_it_is_reset_at_once),
+		TEST(under_too_many_numbers_it_is_not_carried),
+		TEST(under_all_numbers_it_is_reset_by_the_exec),
+		TEST(closed_meanwhile_it_is_reset),
+		TEST(another_in_its_place_gets_nothing),
 		TEST(bytes_that_were_taken_and_can_not_go_are_missed),
 		TEST(spawns_that_fail_have_no_child),
 	};

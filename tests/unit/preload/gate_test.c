@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 
 #include "common/sys.h"
@@ -230,6 +231,7 @@ static void begin_forks(uint64_t *numbers, int count)
 static void fork_that_fails_has_no_heir(void **state)
 {
 	uint64_t numbers[CONN_HEIRS + 1];
+	const pid_t child = INT32_MAX; /* nobody's */
 	struct engine *engine;
 	int fds[2];
 
@@ -243,6 +245,20 @@ static void fork_that_fails_has_no_heir(void **state)
 		assert_int_equal(atomic_load(&engine->holders.count), 2);
 		conn_child_is(-1, numbers[!order]);
 		assert_int_equal(atomic_load(&engine->holders.count), 1);
+	}
+	for (int order = 0; order < 2; order++) {
+		uint64_t *known = (uint64_t *)engine->holders.known, before[HOLDERS_KNOWN];
+
+		memcpy(before, known, sizeof(before));
+		begin_forks(numbers, 2);
+		for (int at = 0, its = 0; at < HOLDERS_KNOWN; at++) {
+			if (known[at] != before[at] && its++ != order) /* of the fork that does not fail */
+				before[at] = known[at] | (uint32_t)child;
+		}
+		conn_child_is(-1, numbers[order]);
+		conn_child_is(child, numbers[!order]);
+		assert_memory_equal(known, before, sizeof(before));
+		assert_int_equal(holders_alive(&engine->holders, &table_conn(fds[0])->holder), 1);
 	}
 	/* Where there are too many to keep, what is in doubt counts. */
 	begin_forks(numbers, CONN_HEIRS + 1);
