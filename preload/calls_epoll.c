@@ -379,15 +379,12 @@ static int ask_kernel(const struct wait *wait, int from, uint64_t until)
 /* What rings have. Returns how many events; now and then those of the kernel are in front of them. */
 static int tell_rings(const struct wait *wait, struct set *set)
 {
-	bool overdue_last = atomic_load_explicit(&set->overdue_filled, memory_order_relaxed);
 	int ready, more;
 
 	hot_turn(set);
-	ready = overdue_last ? 0 : hot_tell_overdue(set, wait->set, wait->events, wait->count);
-	if (overdue_last || ready == wait->count)
-		atomic_store_explicit(&set->overdue_filled, !overdue_last, memory_order_relaxed);
-	if (ready ? ready < wait->count && hot_kernel_waits_long(set) : overdue_last || hot_kernel_waits(set)) {
-		if (!ready && !overdue_last && !hot_has_news(set) &&
+	ready = hot_tell_overdue(set, wait->set, wait->events, wait->count);
+	if (ready ? ready < wait->count && hot_kernel_waits_long(set) : hot_kernel_waits(set)) {
+		if (!ready && !hot_has_news(set) &&
 		    !defer_asks_for_room(set)) /* it is asked at once, for as long as the program likes */
 			return 0;
 		hot_kernel_asked(set);
@@ -396,10 +393,7 @@ static int tell_rings(const struct wait *wait, struct set *set)
 	}
 	if (ready < wait->count)
 		ready += defer_tell_room(set, wait->events + ready, wait->count - ready);
-	if (ready < wait->count)
-		ready += hot_tell(set, wait->events + ready, wait->count - ready);
-	return overdue_last ? ready + hot_tell_overdue(set, wait->set, wait->events + ready, wait->count - ready) :
-			      ready;
+	return ready + (ready < wait->count ? hot_tell(set, wait->events + ready, wait->count - ready) : 0);
 }
 
 #define LOOKS 128

@@ -78,11 +78,10 @@ struct hot;
 /* An epoll set that holds, or may hold, connections of ours. */
 struct set {
 	_Atomic int descriptors;
-	_Atomic uint32_t emptied;    /* waits so far that told all there was to tell */
-	_Atomic bool has_part;	     /* ENGINE_PART (engine.h) was met */
-	_Atomic bool nested;	     /* somebody waits for the set itself: nothing can be hidden in it */
-	_Atomic uint32_t overdue;    /* registrations that are, and their list */
-	_Atomic bool overdue_filled; /* they come last in the next wait: in this one there was room for nothing else */
+	_Atomic uint32_t emptied; /* waits so far that told all there was to tell */
+	_Atomic bool has_part;	  /* ENGINE_PART (engine.h) was met */
+	_Atomic bool nested;	  /* somebody waits for the set itself: nothing can be hidden in it */
+	_Atomic uint32_t overdue; /* registrations that are, and their list */
 	struct watch *overdue_first, **overdue_last;
 	_Atomic uint32_t turn;
 	struct hot *_Atomic hot; /* NULL: never needed */

@@ -224,18 +224,13 @@ static int tell_overdue(struct conn *conn, struct watch *overdue, struct set *se
 {
 	struct hot_entry entry = { conn, conn->watches, 0 };
 	struct engine *engine = atomic_load(&conn->engine);
-	uint32_t turn = atomic_load_explicit(&set->turn, memory_order_relaxed);
 	const struct lane *in;
 
 	while (entry.watch && (entry.watch != overdue || overdue->set != set))
 		entry.watch = entry.watch->next;
 	if (!entry.watch || !engine)
 		return 0;
-	if (overdue->turn == turn) { /* told just now, by what does not go on telling */
-		watch_mark_overdue(overdue);
-		return 0;
-	}
-	overdue->turn = turn;
+	overdue->turn = atomic_load_explicit(&set->turn, memory_order_relaxed);
 	if (!engine_met(engine) || !(overdue->event.events & READS) || overdue->spent || !has_news(&entry))
 		return 0;
 	overdue->spent = overdue->event.events & EPOLLONESHOT;
@@ -329,8 +324,7 @@ void hot_turn(struct set *set)
 {
 	struct hot *hot = list_there_is(set);
 
-	if (hot || atomic_load_explicit(&set->deferred_count, memory_order_relaxed) ||
-	    atomic_load_explicit(&set->overdue, memory_order_relaxed))
+	if (hot || atomic_load_explicit(&set->deferred_count, memory_order_relaxed))
 		atomic_fetch_add_explicit(&set->turn, 1, memory_order_relaxed);
 }
 

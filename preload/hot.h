@@ -61,7 +61,7 @@ void hot_wakes(struct set *set);
 /* A registration that was made or changed: it becomes hot, or is armed; what its ring has already is told. */
 void hot_enters(struct conn *conn, struct watch *watch, int set_fd);
 
-/* Puts the events of registrations whose rings had something before anybody could ring, but for those told in this turn. Returns how many. */
+/* Puts the events of registrations whose rings had something before anybody could ring. Returns how many. */
 int hot_tell_overdue(struct set *set, int set_fd, struct epoll_event *events, int count);
 
 /* Wakes one who sleeps in the set, or in a wait for the set. */

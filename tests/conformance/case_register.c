@@ -7,7 +7,6 @@
 #define _GNU_SOURCE
 #include <netinet/tcp.h>
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include "cases.h"
@@ -248,45 +247,4 @@ void register_same_data(struct end *end, long unused)
 	CALL(change(set, EPOLL_CTL_ADD, end->fd, EPOLLIN | EPOLLOUT));
 	note_events(set, 0);
 	tell_number(end, 0);
-}
-
-/* Nobody takes what is there. */
-static void both_are_told(int set)
-{
-	struct epoll_event event;
-	bool told[2] = { false, false };
-
-	for (int i = 0; i < 100000 && !(told[0] && told[1]); i++) {
-		EXPECT(epoll_wait(set, &event, 1, -1) == 1);
-		told[event.data.u32 & 1] = true;
-	}
-	note("told of both: %d, %d", told[0], told[1]);
-}
-
-/* Where there is room for one event at a time, what a ring has stands in front of nobody for good; `shared`: a child has it, too. */
-void register_one_by_one(struct end *end, long shared)
-{
-	int set = meet_busy(end), ends[2];
-	pid_t child = -1;
-
-	if (set < 0)
-		return;
-	MUST(pipe(ends));
-	tell_number(end, 1);
-	note_events(set, -1);
-	if (shared)
-		child = (pid_t)MUST(fork());
-	if (!child) {
-		pause();
-		_exit(9);
-	}
-	MUST(write(ends[1], "x", 1));
-	MUST(epoll_ctl(set, EPOLL_CTL_ADD, ends[0], &(struct epoll_event){ .events = EPOLLIN, .data.u32 = 1 }));
-	both_are_told(set);
-	tell_number(end, 0);
-	MUST(close(set));
-	if (child > 0) {
-		MUST(kill(child, SIGKILL));
-		reap(child);
-	}
 }
