@@ -85,9 +85,9 @@ ZC_EXPORT int munmap(void *at, size_t bytes)
 static void has_moved(const void *at, size_t bytes, const void *to, size_t new_bytes)
 {
 	if (to != at)
-		later_moved(at, bytes);
+		later_moved(at, bytes, to, new_bytes);
 	else if (new_bytes < bytes)
-		later_moved((const char *)at + new_bytes, bytes - new_bytes);
+		later_moved((const char *)at + new_bytes, bytes - new_bytes, NULL, 0);
 }
 
 ZC_EXPORT void *mremap(void *at, size_t bytes, size_t new_bytes, int flags, ...)
@@ -114,12 +114,15 @@ ZC_EXPORT void *mremap(void *at, size_t bytes, size_t new_bytes, int flags, ...)
 
 ZC_EXPORT int madvise(void *at, size_t bytes, int advice)
 {
+	int rc;
+
 	if (advice == MADV_DONTNEED || advice == MADV_REMOVE || advice == MADV_FREE || advice == MADV_DONTFORK ||
 	    advice == MADV_WIPEONFORK || advice == MADV_DONTNEED_LOCKED || advice == MADV_GUARD_INSTALL)
 		changing(at, bytes);
-	if (later_active() && (advice == MADV_DONTNEED || advice == MADV_DONTNEED_LOCKED))
-		later_forget(at, bytes);
-	return real.madvise(at, bytes, advice);
+	rc = real.madvise(at, bytes, advice);
+	if (!rc && later_active() && (advice == MADV_DONTNEED || advice == MADV_DONTNEED_LOCKED))
+		later_moved(at, bytes, NULL, 0);
+	return rc;
 }
 
 /* Of this process, perhaps (Linux 6.13), and of which pages the kernel decides. */
@@ -242,7 +245,7 @@ static __attribute__((noinline)) void *reallocate(void *block, size_t bytes)
 	errno = saved;
 	to = real.realloc(block, bytes);
 	if (to && to != block && from && had >= PAGE)
-		later_moved(from, had);
+		later_moved(from, had, to, bytes);
 	return to;
 }
 

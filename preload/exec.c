@@ -30,7 +30,8 @@ struct kept {
 	int fd;	   /* that names its socket here; or that was buried */
 	int other; /* what goes along, or the buried one's socket; -1: that is at its number, and closed by the exec */
 	uint64_t there; /* the cookie of what is at a buried one's number instead */
-	bool resets;	/* the buried one, by its close; and what the program had said of that */
+	/* The buried one, by its close: the first of its numbers, as long as that is counted; and what the program had said of closes. */
+	struct kept *resets;
 	struct linger linger;
 	struct channel rest; /* without a header: not mapped here any more */
 };
@@ -186,6 +187,12 @@ static enum target target(struct exec *exec)
 	return exec->target;
 }
 
+/* The buried one's socket. */
+static int socket_of(const struct kept *kept)
+{
+	return kept->other >= 0 ? kept->other : kept->fd;
+}
+
 /*
  * The new program gets a socket without a connection instead: what it would find there is not in order. If there is none, or no number
  * for what is put aside, it gets nothing. Where there is room for it; returns what takes it back, or NULL: another thread has closed it.
@@ -244,28 +251,30 @@ static bool reset_behind(struct exec *exec, struct conn *conn, struct engine *en
 	const struct linger reset = { .l_onoff = 1, .l_linger = 0 };
 	struct linger before = { 0 };
 	socklen_t bytes = sizeof(before);
-	int fd = names->fds[0];
-	bool resets = true;
+	struct kept *first = NULL;
 
 	if (exec->spawns || !is_ours() || guest_sandboxed() || holders_alive(&engine->holders, &conn->holder) != 1)
 		return false;
 	/* Under a number that is left out it would go along. */
 	if (names->more || !has_room(exec, names->count))
 		return false;
-	sys_call(SYS_getsockopt, fd, SOL_SOCKET, SO_LINGER, (long)&before, (long)&bytes, 0);
-	if (sys_call(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, (long)&reset, sizeof(reset), 0) < 0)
-		return false;
-	stats_reason(conn->slot, REASON_LOST);
-	log_info("fd %d: is reset: what its ring holds can't go along", fd);
 	for (int i = 0; i < names->count; i++) {
 		struct kept *kept = bury(exec, conn, names->fds[i]);
 
 		if (!kept)
 			continue;
-		kept->resets = resets;
+		if (!first)
+			sys_call(SYS_getsockopt, socket_of(kept), SOL_SOCKET, SO_LINGER, (long)&before, (long)&bytes,
+				 0);
+		first = first ? first : kept;
+		kept->resets = first;
 		kept->linger = before;
-		resets = false;
 	}
+	if (!first)
+		return false;
+	sys_call(SYS_setsockopt, socket_of(first), SOL_SOCKET, SO_LINGER, (long)&reset, sizeof(reset), 0);
+	stats_reason(conn->slot, REASON_LOST);
+	log_info("fd %d: is reset: what its ring holds can't go along", first->fd);
 	return true;
 }
 
@@ -454,9 +463,11 @@ static void dig_up(const struct kept *kept)
 	if (conn_cookie_of(kept->fd) != kept->there)
 		return;
 	if (kept->resets) {
-		sys_call(SYS_setsockopt, kept->other >= 0 ? kept->other : kept->fd, SOL_SOCKET, SO_LINGER,
-			 (long)&kept->linger, sizeof(kept->linger), 0);
-		stats_add(&stats->slot[kept->conn->slot].reason[REASON_LOST], -1);
+		sys_call(SYS_setsockopt, socket_of(kept), SOL_SOCKET, SO_LINGER, (long)&kept->linger,
+			 sizeof(kept->linger), 0);
+		if (kept->resets->resets)
+			stats_add(&stats->slot[kept->conn->slot].reason[REASON_LOST], -1);
+		kept->resets->resets = NULL;
 	}
 	if (kept->other >= 0)
 		sys_call(SYS_dup3, kept->other, kept->fd, 0, 0, 0, 0);

@@ -17,7 +17,7 @@
 #include "rdma/later_internal.h"
 
 #define GETS 64u
-#define LOST_MAX 64u
+#define LOST_MAX 256u
 #define CHUNK_BYTES 65536ul /* fetched at one time: it is in the cache when it is put in its place */
 #define IDLE_MS 500
 #define LOOK_MS 10 /* of who waits for a GET that runs: its end wakes him, this is for a wake that went elsewhere */
@@ -475,8 +475,8 @@ static void strike(unsigned int i, uintptr_t start, uintptr_t end)
 	atomic_fetch_sub(&later_count, 1);
 }
 
-/* The whole pages of a range. `dropped`: whether their poison goes with the books. */
-static void strike_all(const void *at, size_t bytes, bool dropped)
+/* The whole pages of a range, and what becomes of their poison: it is dropped; or it is gone, or at another place, as far as `kept` bytes. */
+static void strike_all(const void *at, size_t bytes, bool dropped, const void *to, size_t kept)
 {
 	uintptr_t start = ((uintptr_t)at + GUARD_PAGE - 1) & ~(GUARD_PAGE - 1), end = (uintptr_t)at + bytes;
 	uint64_t mask;
@@ -494,6 +494,10 @@ static void strike_all(const void *at, size_t bytes, bool dropped)
 		if (dropped)
 			drop(from, until);
 		strike(i, from, until);
+		from -= (uintptr_t)at;
+		until -= (uintptr_t)at;
+		if (to && from < kept)
+			book_lost((uintptr_t)to + from, (uintptr_t)to + (until < kept ? until : kept));
 	}
 	guard_unlock(mask);
 }
@@ -501,12 +505,12 @@ static void strike_all(const void *at, size_t bytes, bool dropped)
 void later_forget(const void *at, size_t bytes)
 {
 	later_settle(at, bytes);
-	strike_all(at, bytes, true);
+	strike_all(at, bytes, true, NULL, 0);
 }
 
-void later_moved(const void *at, size_t bytes)
+void later_moved(const void *at, size_t bytes, const void *to, size_t kept)
 {
-	strike_all(at, bytes, false);
+	strike_all(at, bytes, false, to, kept);
 }
 
 void later_hold(void)

@@ -52,8 +52,11 @@ void later_settle_lane(const struct lane_shared *shared);
 /* The same as later_settle() for memory whose bytes nobody will read any more: poison in it goes, too. */
 void later_forget(const void *start, size_t bytes);
 
-/* Behind a move of that memory to another address, with its poison: what is mapped there next has none. */
-void later_moved(const void *start, size_t bytes);
+/*
+ * Behind a move of that memory to another address, with its poison, as far as the first `kept` bytes; NULL: it is gone. What is mapped at the old
+ * one next has none.
+ */
+void later_moved(const void *start, size_t bytes, const void *to, size_t kept);
 
 /* Settles all and begins nothing new until later_release(): before exec, exit, a sandbox. They nest. */
 void later_hold(void);

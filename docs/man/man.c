@@ -210,6 +210,7 @@ static void print_libzc(void)
 	     "if they began within some milliseconds of each other (between hosts, within a second, and the first waited for its accept() meanwhile) and have done the same since, they may have each other\'s bytes. "
 	     "A rule should keep such ports on tcp.\n"
 	     "An epoll set in another set is told as readable once more than it is if bytes were left in a connection\'s ring when that was registered: one should wait in it without blocking.\n"
+	     "epoll_wait(2) with room for one event tells that one again and again as long as it is not taken, if it is of a ring that another process holds too (or, where the program does something else between its waits, one of the kernel\'s in front of a ring\'s): give it room for more.\n"
 	     "A handler of pthread_atfork() that a library\'s constructor has registered before libzc.so began must not wait for a thread that opens or closes a connection.\n"
 	     "A process that is killed outright loses the bytes that sg has held, of at most ZC_SG_HOLD_US microseconds.\n"
 	     "A bad address given to a send that sg gathers, to a send or receive on a ring, or to a wait, is a fault of the program, not EFAULT.\n"

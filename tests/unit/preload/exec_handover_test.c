@@ -266,6 +266,22 @@ static void closed_meanwhile_it_is_reset(void **state)
 	assert_int_equal(errno, ECONNRESET);
 }
 
+/* Under one number of two: it goes on as the program wants it. */
+static void under_another_number_it_goes_on(void **state)
+{
+	int other = fcntl(ends[OWN], F_DUPFD, 20), before = ends[OWN];
+
+	conn_dup(ends[OWN], other);
+	asks_to_linger();
+	exec_begins(&exec, &program, nothing);
+	conn_close(before);
+	close(before);
+	ends[OWN] = other;
+	exec_failed(&exec);
+	assert_int_equal(atomic_load(&stats->slot[conns[OWN]->slot].reason[REASON_LOST]), 0);
+	goes_on();
+}
+
 /* And another connection has its number and its place in memory: it gets none of its bytes. */
 static void another_in_its_place_gets_nothing(void **state)
 {
@@ -338,6 +354,7 @@ int main(void)
 		TEST(under_too_many_numbers_it_is_not_carried),
 		TEST(under_all_numbers_it_is_reset_by_the_exec),
 		TEST(closed_meanwhile_it_is_reset),
+		TEST(under_another_number_it_goes_on),
 		TEST(another_in_its_place_gets_nothing),
 		TEST(bytes_that_were_taken_and_can_not_go_are_missed),
 		TEST(spawns_that_fail_have_no_child),

@@ -115,13 +115,17 @@ static void poison_that_is_moved_is_not_where_it_was(void **state)
 	lose_ten_pages();
 	moved = mremap(to, 4 * PAGE, 4 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, moved);
 	assert_ptr_not_equal(moved, MAP_FAILED);
-	later_moved(to, 4 * PAGE);
+	later_moved(to, 4 * PAGE, moved, 3 * PAGE);
 	assert_ptr_equal(mmap(to, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
 			 to);
 	memset(to, 'g', 4 * PAGE);
 	assert_true(is_poisoned(moved));
 	later_forget(to, BYTES);
 	assert_int_equal(to[0], 'g');
+	assert_true(later_active());
+	later_forget(moved, 4 * PAGE);
+	assert_false(is_poisoned(moved + 3 * PAGE - 1));
+	assert_true(is_poisoned(moved + 3 * PAGE)); /* not kept, it is said */
 	assert_int_equal(later_count, 0);
 	munmap(moved, 4 * PAGE);
 }
