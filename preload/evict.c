@@ -322,20 +322,17 @@ bool evict_in(struct conn *conn, struct engine *engine, int fd)
 static void come_ashore(struct conn *conn, struct engine *engine, int fd)
 {
 	struct channel rest = { .fd = -1 };
+	int rc;
 
 	if (evict_in(conn, engine, fd))
 		return;
 	if (holders_alive(&engine->holders, &conn->holder) > 1)
 		return; /* others receive it, too, and have to find it where it is */
-	switch (evict_rest(conn, engine, fd, &rest)) {
-	case 0:
-		break;
-	case -ENOMEM:
+	rc = evict_rest(conn, engine, fd, &rest);
+	if (rc == -ENOMEM)
 		evict_reset(conn, fd);
+	if (rc < 0)
 		return;
-	default:
-		return;
-	}
 	sys_call(SYS_close, rest.fd, 0, 0, 0, 0, 0);
 	rest.fd = -1;
 	engine_take_back(engine, &rest);

@@ -236,8 +236,9 @@ static bool leave_to_others(struct exec *exec, struct conn *conn, struct engine 
 		log_info("fd %d: does not go along: others have bytes to receive on it", names->fds[i]);
 		if (!guest_sandboxed() && has_room(exec, 1))
 			bury(exec, conn, names->fds[i]);
-		else if (conn_cookie_of(names->fds[i]) == conn->cookie) /* which stays so if the exec fails */
-			sys_call(SYS_fcntl, names->fds[i], F_SETFD, FD_CLOEXEC, 0, 0, 0);
+		else if (conn_cookie_of(names->fds[i]) == conn->cookie && /* which stays so if the exec fails */
+			 sys_call(SYS_fcntl, names->fds[i], F_SETFD, FD_CLOEXEC, 0, 0, 0) < 0)
+			sys_call(SYS_close, names->fds[i], 0, 0, 0, 0, 0); /* a filter refuses it */
 	}
 	return true;
 }
@@ -263,10 +264,11 @@ static bool reset_behind(struct exec *exec, struct conn *conn, struct engine *en
 
 		if (!kept)
 			continue;
-		if (!first)
+		if (!first) {
+			first = kept;
 			sys_call(SYS_getsockopt, socket_of(kept), SOL_SOCKET, SO_LINGER, (long)&before, (long)&bytes,
 				 0);
-		first = first ? first : kept;
+		}
 		kept->resets = first;
 		kept->linger = before;
 	}
@@ -307,7 +309,6 @@ static bool carry(struct exec *exec, struct conn *conn, struct engine *engine, c
 	bool alone = is_ours() && holders_alive(&engine->holders, &conn->holder) == 1;
 	struct channel rest;
 	struct kept *kept;
-
 	int rc;
 
 	if (target(exec) != TARGET_OURS || names->more || !has_room(exec, 1) ||
