@@ -400,6 +400,8 @@ static int reach_place(struct conn *conn, struct engine *engine, int fd, int fla
 			until = send_deadline(fd, flags);
 		asked |= out == FAR_OUT_OWES;
 		if (out == FAR_OUT_OWES && (!until || clock_now() > until)) {
+			if (table_conn(fd) != conn)
+				return -EBADF; /* before it was asked how long a send may wait: that is another's answer */
 			atomic_fetch_add(&engine->raw_refused,
 					 1); /* there is an edge to come, and it is the program's */
 			return -EAGAIN;

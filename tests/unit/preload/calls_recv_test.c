@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* A receive of the program's, whose ends meet in its middle. */
 #define _GNU_SOURCE
-#include <fcntl.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
 
+#include "asleep_testing.h"
 #include "met_testing.h"
-#include "preload/real.h"
 
 static _Atomic int receiver_id;
 static char got[16];
@@ -18,21 +15,6 @@ static void *receive_one(void *unused)
 	atomic_store(&receiver_id, (int)sys_call(SYS_gettid, 0, 0, 0, 0, 0, 0));
 	took = recv(ends[1], got, sizeof(got), 0);
 	return NULL;
-}
-
-/* Whether the thread sleeps in that system call. */
-static bool is_in(int thread, long number)
-{
-	char name[64], text[256] = { 0 };
-	int fd;
-
-	snprintf(name, sizeof(name), "/proc/self/task/%d/syscall", thread);
-	fd = open(name, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return false;
-	(void)!real.read(fd, text, sizeof(text) - 1);
-	close(fd);
-	return atol(text) == number && text[0] >= '0' && text[0] <= '9';
 }
 
 /*

@@ -9,6 +9,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
+#include "asleep_testing.h"
 #include "far_pair_testing.h"
 #include "preload/far_linger.h"
 
@@ -16,6 +17,7 @@
 #define STILL_NS (2 * NS_PER_SEC) /* without a byte: no more will come */
 
 static bool closed; /* the connecting end is */
+static _Atomic int sender_id;
 static _Atomic bool all_done;
 
 /* The connecting end owes, and its socket is full. */
@@ -58,9 +60,10 @@ static int clean(void **state)
 /* Of a send that may wait. */
 static void *raw_error(void *number)
 {
-	__attribute__((cleanup(engine_raw_ends))) struct engine_raw raw =
-		engine_raw_begins(conns[CLIENT], *(const int *)number, MSG_NOSIGNAL);
+	__attribute__((cleanup(engine_raw_ends))) struct engine_raw raw = { .conn = NULL };
 
+	atomic_store(&sender_id, (int)sys_call(SYS_gettid, 0, 0, 0, 0, 0, 0));
+	raw = engine_raw_begins(conns[CLIENT], *(const int *)number, MSG_NOSIGNAL);
 	return (void *)(intptr_t)raw.error;
 }
 
@@ -69,14 +72,15 @@ static uint32_t users(void)
 	return atomic_load(&conns[CLIENT]->engine_users);
 }
 
+/* Returns when the send waits. Before that, the number is asked for anew, and a send by another's is not ours. */
 static pthread_t begin_to_send(int *number)
 {
 	uint64_t until = clock_now() + HANG_NS;
-	uint32_t before = users();
 	pthread_t thread;
 
+	atomic_store(&sender_id, 0);
 	assert_int_equal(pthread_create(&thread, NULL, raw_error, number), 0);
-	while (users() == before) {
+	while (!atomic_load(&sender_id) || !is_in(sender_id, SYS_poll)) {
 		assert_true(clock_now() < until);
 		sched_yield();
 	}
