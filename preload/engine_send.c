@@ -342,7 +342,6 @@ ssize_t engine_send(struct conn *conn, int fd, const struct iovec *iov, int coun
 			done = ENGINE_BY_KERNEL;
 			if (far_compare_takes_tcp(conn))
 				continue;
-			announced.waits = far_is(engine) && bytes >= settings.source_min && conn_waits(fd, flags);
 			if (lock_take(&engine->out, &hold)) {
 				done = put(conn, engine, &send, bytes, &announced);
 				if (done >= 0)
@@ -353,8 +352,10 @@ ssize_t engine_send(struct conn *conn, int fd, const struct iovec *iov, int coun
 	}
 	if (announced.count)
 		*path = announced.path;
-	if (announced.count && announced.path == PATH_ZSDP)
+	if (announced.count && announced.path == PATH_ZSDP) {
+		announced.waits = far_is(engine) && conn_waits(fd, flags);
 		sources_wait(conn, engine, &announced);
+	}
 	engine_leave(conn);
 	if (done < 0)
 		return send_tells(done, flags);
