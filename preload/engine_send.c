@@ -331,6 +331,8 @@ ssize_t engine_send(struct conn *conn, int fd, const struct iovec *iov, int coun
 	announced.count = 0;
 	announced.bytes = 0;
 	announced.path = PATH_BSDP;
+	announced.fd = fd;
+	announced.flags = flags;
 	if (atomic_load_explicit(&engine->state, memory_order_relaxed) == ENGINE_APART)
 		engine_step(conn, engine, fd);
 	if (engine_met(engine) && send_add_up(iov, count, &bytes)) {
@@ -352,10 +354,8 @@ ssize_t engine_send(struct conn *conn, int fd, const struct iovec *iov, int coun
 	}
 	if (announced.count)
 		*path = announced.path;
-	if (announced.count && announced.path == PATH_ZSDP) {
-		announced.waits = far_is(engine) && conn_waits(fd, flags);
+	if (announced.count && announced.path == PATH_ZSDP)
 		sources_wait(conn, engine, &announced);
-	}
 	engine_leave(conn);
 	if (done < 0)
 		return send_tells(done, flags);

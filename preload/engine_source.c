@@ -505,6 +505,7 @@ ssize_t sources_put(struct conn *conn, struct engine *engine, const struct iovec
 	/* The peer's GET must not wait for ours. */
 	for (int i = 0; later_active() && i < count; i++)
 		later_settle(iov[i].iov_base, iov[i].iov_len);
+	out->waits = far_is(engine) && conn_waits(out->fd, out->flags);
 	out->until = clock_now() + (out->waits ? FAR_WAIT_NS : WAIT_NS) + engine_tcp_ns(bytes);
 	advance(&at, 0);
 	while (at.count) {
@@ -539,11 +540,9 @@ void sources_wait(struct conn *conn, struct engine *engine, const struct announc
 
 	for (unsigned int i = 0; i < announced->count; i++) {
 		while (source_taken(lane, announced->number[i]) != SIZE_MAX && clock_now() < until) {
-			if (far && far_waits_for_peer(conn, lane, &patience))
-				continue;
-			if (far)
+			if (far && !far_waits_for_peer(conn, lane, &patience))
 				break;
-			for (int spins = 0; spins < 16; spins++)
+			for (int spins = 0; !far && spins < 16; spins++)
 				cpu_relax();
 		}
 		if (announced->sunk && !i) /* another thread may have kept them all: the device is at them yet */

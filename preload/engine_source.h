@@ -15,6 +15,7 @@
 
 /* What one send has announced. */
 struct announced {
+	int fd, flags; /* of the send, before it announces */
 	uint64_t number[SOURCE_SLOTS];
 	unsigned int count;
 	size_t bytes;

@@ -518,6 +518,32 @@ static bool is_kept_in_a_wait(void)
 	return atomic_exchange(&lane_from(0)->out->has_kept, false);
 }
 
+static int sleeps;
+
+static bool count_sleep(struct verbs_conn *conn, unsigned int what)
+{
+	sleeps++;
+	return true;
+}
+
+/* The peer takes nothing. */
+static void send_that_may_not_wait_does_not_sleep(void **state)
+{
+	struct iovec iov = { source, sizeof(source) };
+	struct verbs_table counting = reading_device;
+	enum zc_path path;
+
+	counting.arm = count_sleep;
+	far_verbs = &counting;
+	conns[0]->policy = PATH_ZSDP;
+	settings.source_min = sizeof(source);
+	assert_int_equal(engine_send(conns[0], ends[0], &iov, 1, MSG_DONTWAIT, &path), sizeof(source));
+	assert_int_equal(path, PATH_ZSDP);
+	assert_int_equal(sleeps, 0);
+	assert_int_equal(engine_send(conns[0], ends[0], &iov, 1, 0, &path), sizeof(source));
+	assert_true(sleeps > 0);
+}
+
 /* The machine may be late, too, but not each time. */
 static void wait_for_a_large_source_is_as_long_as_it_is_large(void **state)
 {
@@ -556,6 +582,7 @@ int main(void)
 		CASE(doorbell_that_comes_before_its_bytes_is_asked_for_again),
 		CASE(get_that_never_ends_gives_the_queue_pair_up),
 		CASE(receive_without_the_setting_fetches_what_it_takes),
+		CASE(send_that_may_not_wait_does_not_sleep),
 		CASE(wait_for_a_large_source_is_as_long_as_it_is_large),
 		CASE(dear_registrations_are_spared_by_copies),
 		CASE(area_is_not_registered_for_little),
