@@ -239,7 +239,7 @@ bool far_waits_for_peer(struct conn *conn, const struct lane *lane, struct far_p
 		patience->since = now;
 		patience->at = there;
 	}
-	if (now > patience->until || now - patience->since > (patience->waits ? patience->quiet_ns : SPIN_NS) ||
+	if (now > patience->until || now - patience->since >= (patience->waits ? patience->quiet_ns : SPIN_NS) ||
 	    atomic_load(&atomic_load(&conn->engine)->far.state) != FAR_UP)
 		return false;
 	if (now - patience->since < SPIN_NS) {
