@@ -18,8 +18,8 @@ struct plug {
 	struct verbs_setup setup;
 	struct plug *other; /* NULL: not answered yet */
 	struct verbs_offer offer;
-	enum verbs_state state;
-	enum verbs_trouble trouble;
+	_Atomic enum verbs_state state;
+	_Atomic enum verbs_trouble trouble;
 	uint64_t pushed;
 	_Atomic unsigned int found; /* what has come; until poll() has told it, arm() refuses */
 	bool cut;
