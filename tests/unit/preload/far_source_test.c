@@ -526,13 +526,13 @@ static bool count_sleep(struct verbs_conn *conn, unsigned int what)
 	return true;
 }
 
-/* The peer takes nothing. */
 static void send_that_may_not_wait_does_not_sleep(void **state)
 {
-	struct iovec iov = { source, sizeof(source) };
-	struct verbs_table counting = reading_device;
+	static struct verbs_table counting;
+	struct iovec iov = { source, sizeof(source) }; /* which the peer does not take */
 	enum zc_path path;
 
+	counting = reading_device;
 	counting.arm = count_sleep;
 	far_verbs = &counting;
 	conns[0]->policy = PATH_ZSDP;
