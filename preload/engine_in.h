@@ -37,4 +37,11 @@ static inline void cpu_relax(void)
 #endif
 }
 
+/* Before the next look at the clock or at a line that is another's. */
+static inline void cpu_relax_some(void)
+{
+	for (int i = 0; i < 16; i++)
+		cpu_relax();
+}
+
 #endif

@@ -145,8 +145,7 @@ bool engine_has_patience(const struct lane *out, struct patience *patience)
 	if (patience->waits)
 		far_sleep(patience->far, 1);
 	else
-		for (int i = 0; i < 16; i++)
-			cpu_relax();
+		cpu_relax_some();
 	if (patience->far)
 		far_poll(patience->far, atomic_load(&patience->far->engine));
 	return true;

@@ -22,13 +22,9 @@
 #include "rdma/later.h"
 
 #define PAGE 4096ul
-#define CHUNK (1024 * 1024ul)	     /* announced at one time, so that the peer fetches one while the next is guarded */
-#define WAIT_NS 50000		     /* zsdp: for a peer that has to wake */
-#define FAR_WAIT_NS (20 * NS_PER_MS) /* the same between hosts, if it may sleep */
-#define FAR_QUIET_NS (5 * NS_PER_MS) /* and as long as the peer takes something that often */
-#define FAR_BYTE_NS 8ul /* on top of both for zsdp, at 1 Gbit/s: the peer tells of a batch when it has all of it */
-#define WINDOW 64	/* guarded sends, of which at most a quarter may fault */
-#define PAUSE_FIRST 64	/* sends without guards after that; twice as many each time */
+#define CHUNK (1024 * 1024ul) /* announced at one time, so that the peer fetches one while the next is guarded */
+#define WINDOW 64	      /* guarded sends, of which at most a quarter may fault */
+#define PAUSE_FIRST 64	      /* sends without guards after that; twice as many each time */
 #define PAUSE_MAX 65536
 #define ASKS_FROM 16384 /* bytes that a receive has to want for the peer to be asked for sources */
 
@@ -325,26 +321,6 @@ static int announce_guarded(struct conn *conn, struct lane *lane, char *start, s
 	return 0;
 }
 
-/*
- * Waits for room for a source, as long as the peer is awake and no longer than TCP would take for these bytes. Returns whether
- * there is.
- */
-static bool has_room(struct conn *conn, struct lane *lane, size_t bytes, const struct announced *out)
-{
-	struct far_patience patience = { .until = out->until, .quiet_ns = FAR_QUIET_NS, .waits = out->waits };
-	bool far = far_is(atomic_load_explicit(&conn->engine, memory_order_relaxed));
-
-	while (source_room(lane) < bytes) {
-		if (far && far_waits_for_peer(conn, lane, &patience))
-			continue;
-		if (far || atomic_load_explicit(&lane->shared->armed, memory_order_relaxed) || clock_now() > out->until)
-			return false;
-		for (int i = 0; i < 16; i++)
-			cpu_relax();
-	}
-	return true;
-}
-
 /* Announces from the cursor on. Returns whether it did. */
 static bool announce(struct conn *conn, struct lane *lane, struct cursor *at, struct announced *out)
 {
@@ -364,7 +340,7 @@ static bool announce(struct conn *conn, struct lane *lane, struct cursor *at, st
 		bytes = source_room(lane) >= all ? all : bytes;
 	}
 
-	if (out->count == SOURCE_SLOTS || !has_room(conn, lane, bytes, out)) {
+	if (out->count == SOURCE_SLOTS || !sources_have_room(conn, engine, bytes, out)) {
 		stats_reason(conn->slot, REASON_SOURCES_FULL);
 		return false;
 	}
@@ -505,8 +481,7 @@ ssize_t sources_put(struct conn *conn, struct engine *engine, const struct iovec
 	/* The peer's GET must not wait for ours. */
 	for (int i = 0; later_active() && i < count; i++)
 		later_settle(iov[i].iov_base, iov[i].iov_len);
-	out->waits = far_is(engine) && conn_waits(out->fd, out->flags);
-	out->until = clock_now() + (out->waits ? FAR_WAIT_NS : WAIT_NS) + engine_tcp_ns(bytes);
+	sources_wait_begins(engine, bytes, out);
 	advance(&at, 0);
 	while (at.count) {
 		size_t left = at.iov->iov_len - at.skip;
@@ -518,40 +493,6 @@ ssize_t sources_put(struct conn *conn, struct engine *engine, const struct iovec
 			break;
 	}
 	return (ssize_t)at.done;
-}
-
-/* The peer may have found that it may not fetch, and sleep. */
-static void ring_if_asleep(struct conn *conn, struct engine *engine)
-{
-	struct lock_hold hold;
-
-	if (lock_take(&engine->out, &hold)) {
-		engine_ring_late(conn, engine, conn_fd(conn));
-		lock_give(&engine->out, &hold);
-	}
-}
-
-void sources_wait(struct conn *conn, struct engine *engine, const struct announced *announced)
-{
-	struct lane *lane = lane_of(engine);
-	bool far = far_is(engine), late = false;
-	uint64_t more = far && announced->waits ? announced->bytes * FAR_BYTE_NS : 0, until = announced->until + more;
-	struct far_patience patience = { .until = until, .quiet_ns = FAR_QUIET_NS + more, .waits = announced->waits };
-
-	for (unsigned int i = 0; i < announced->count; i++) {
-		while (source_taken(lane, announced->number[i]) != SIZE_MAX && clock_now() < until) {
-			if (far && !far_waits_for_peer(conn, lane, &patience))
-				break;
-			for (int spins = 0; !far && spins < 16; spins++)
-				cpu_relax();
-		}
-		if (announced->sunk && !i) /* another thread may have kept them all: the device is at them yet */
-			far_sink_written(conn, engine);
-		late |= source_taken(lane, announced->number[i]) != SIZE_MAX;
-		source_keep(lane, announced->number[i]);
-	}
-	if (late && !far)
-		ring_if_asleep(conn, engine);
 }
 
 /* Ends ---------------------------------------------------------------------------------------------------------------- */

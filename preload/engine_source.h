@@ -41,7 +41,11 @@ static inline bool sources_possible(const struct conn *conn, size_t bytes)
 	return conn->books || bytes >= settings.source_min;
 }
 
-/* zsdp: waits until the peer has what was announced, no longer than TCP would take, and then copies the rest. Without a lock. */
+/* The waits of a send for its peer (engine_source_wait.c): before it announces the first; for room, before each; */
+void sources_wait_begins(const struct engine *engine, size_t bytes, struct announced *announced);
+bool sources_have_room(struct conn *conn, struct engine *engine, size_t bytes, const struct announced *announced);
+
+/* and zsdp's until the peer has what was announced, no longer than TCP would take; then it copies the rest. Without a lock. */
 void sources_wait(struct conn *conn, struct engine *engine, const struct announced *announced);
 
 /* All that this process has announced on the connection is copied now: its memory goes, or may not be read any more. */

@@ -72,8 +72,7 @@ static void let_some_come(struct engine *engine)
 		return;
 	until = clock_now() + SOME_COME_NS;
 	do {
-		for (int i = 0; i < 16; i++)
-			cpu_relax();
+		cpu_relax_some();
 	} while (clock_now() < until);
 }
 

@@ -241,8 +241,7 @@ static bool lets_receiver_come(struct engine *engine)
 	while (!near && now - begun < WAIT_NS && now - moved < STILL_NS) {
 		uint64_t before = at;
 
-		for (int i = 0; i < 16; i++)
-			cpu_relax();
+		cpu_relax_some();
 		now = clock_now();
 		at = engine_receiver_at(out);
 		moved = at == before ? moved : now;

@@ -111,8 +111,7 @@ bool far_sink_offer(struct conn *conn, struct engine *engine, const struct iovec
 static void wait_a_moment(struct conn *conn, uint64_t since)
 {
 	if (clock_now() - since < SPIN_NS)
-		for (int i = 0; i < 16; i++)
-			cpu_relax();
+		cpu_relax_some();
 	else
 		far_sleep(conn, 1);
 }

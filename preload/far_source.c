@@ -243,8 +243,7 @@ bool far_waits_for_peer(struct conn *conn, const struct lane *lane, struct far_p
 	    atomic_load(&atomic_load(&conn->engine)->far.state) != FAR_UP)
 		return false;
 	if (now - patience->since < SPIN_NS) {
-		for (int i = 0; i < 16; i++)
-			cpu_relax();
+		cpu_relax_some();
 		return true;
 	}
 	far_sleep(conn, 1);
@@ -294,8 +293,7 @@ static void wait_for_end(struct fetch *fetch)
 		fetch->moved = clock_now();
 	}
 	if (quiet < SPIN_NS)
-		for (int i = 0; i < 16; i++)
-			cpu_relax();
+		cpu_relax_some();
 	else if (fetch->broken)
 		sys_call(SYS_poll, 0, 0, 1, 0, 0, 0); /* a broken one's descriptor is readable for ever */
 	else
