@@ -20,6 +20,7 @@ struct announced {
 	unsigned int count;
 	size_t bytes;
 	enum zc_path path; /* PATH_ZSDP or PATH_AZSDP */
+	uint64_t begun;	   /* ns: its first wait, before it announces anything */
 	uint64_t until;	   /* so long it may wait for the peer: TCP itself would take as long for these bytes */
 	bool waits;	   /* between hosts: it may sleep meanwhile */
 	bool sunk;	   /* and some of it is being written to memory that the peer has offered */

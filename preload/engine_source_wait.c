@@ -16,7 +16,8 @@
 void sources_wait_begins(const struct engine *engine, size_t bytes, struct announced *announced)
 {
 	announced->waits = far_is(engine) && conn_waits(announced->fd, announced->flags);
-	announced->until = clock_now() + (announced->waits ? FAR_WAIT_NS : WAIT_NS) + engine_tcp_ns(bytes);
+	announced->begun = clock_now();
+	announced->until = announced->begun + (announced->waits ? FAR_WAIT_NS : WAIT_NS) + engine_tcp_ns(bytes);
 }
 
 /* On one host the peer has to be awake. */
@@ -25,18 +26,21 @@ bool sources_have_room(struct conn *conn, struct engine *engine, size_t bytes, c
 	struct lane *lane = &engine->channel.out;
 	struct far_patience patience = { .until = announced->until,
 					 .quiet_ns = FAR_QUIET_NS,
-					 .waits = announced->waits };
-	bool far = far_is(engine);
+					 .waits = announced->waits,
+					 .wait = { announced->waits ? &engine->far.taken : NULL, 0, bytes } };
+	bool far = far_is(engine), room;
 
-	while (source_room(lane) < bytes) {
-		if (far && far_waits_for_peer(conn, lane, &patience))
-			continue;
-		if (far || atomic_load_explicit(&lane->shared->armed, memory_order_relaxed) ||
-		    clock_now() > announced->until)
-			return false;
-		cpu_relax_some();
+	while (!(room = source_room(lane) >= bytes)) {
+		if (far ? !far_waits_for_peer(conn, lane, &patience) :
+			  atomic_load_explicit(&lane->shared->armed, memory_order_relaxed) ||
+				    clock_now() > announced->until)
+			break;
+		if (!far)
+			cpu_relax_some();
 	}
-	return true;
+	if (patience.wait.looks)
+		far_wait_ends(&patience.wait, engine, room, clock_now());
+	return room;
 }
 
 /* The peer may have found that it may not fetch, and sleep. */
@@ -55,7 +59,11 @@ void sources_wait(struct conn *conn, struct engine *engine, const struct announc
 	struct lane *lane = &engine->channel.out;
 	bool far = far_is(engine), late = false;
 	uint64_t more = far && announced->waits ? announced->bytes * FAR_BYTE_NS : 0, until = announced->until + more;
-	struct far_patience patience = { .until = until, .quiet_ns = FAR_QUIET_NS + more, .waits = announced->waits };
+	struct far_patience patience = { .until = until,
+					 .quiet_ns = FAR_QUIET_NS + more,
+					 .waits = announced->waits,
+					 .wait = { announced->waits ? &engine->far.taken : NULL, announced->begun,
+						   announced->bytes } };
 
 	for (unsigned int i = 0; i < announced->count; i++) {
 		while (source_taken(lane, announced->number[i]) != SIZE_MAX && clock_now() < until) {
@@ -69,6 +77,8 @@ void sources_wait(struct conn *conn, struct engine *engine, const struct announc
 		late |= source_taken(lane, announced->number[i]) != SIZE_MAX;
 		source_keep(lane, announced->number[i]);
 	}
+	if (patience.wait.looks)
+		far_wait_ends(&patience.wait, engine, !late, clock_now());
 	if (late && !far)
 		ring_if_asleep(conn, engine);
 }

@@ -157,10 +157,11 @@ enum stat_reason far_source_reason(int error);
 
 #define FAR_CHUNK (256 * 1024ul) /* announced at one time */
 
-/* A send that waits until the peer has taken something: zeroes but for the first three at first. */
+/* A send that waits until the peer has taken something: zeroes but for the first four at first. */
 struct far_patience {
 	uint64_t until, quiet_ns; /* and no longer than that behind the peer's last word */
 	bool waits;		  /* it may sleep */
+	struct far_wait wait;
 	uint64_t at, since;
 };
 

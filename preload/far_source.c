@@ -19,8 +19,7 @@
 #include "rdma/guard.h"
 
 #define SILENCE_NS (500 * NS_PER_MS) /* without the end of any GET: then the peer is given up */
-#define SPIN_NS 20000
-#define GONE_NS NS_PER_SEC /* for the GETs of a broken queue pair to come back */
+#define GONE_NS NS_PER_SEC	     /* for the GETs of a broken queue pair to come back */
 
 #define ANEW 64 /* of so many choices of where bytes come to, one is to measure the dearer way anew */
 
@@ -233,20 +232,18 @@ static uint64_t progress(const struct lane *lane)
 
 bool far_waits_for_peer(struct conn *conn, const struct lane *lane, struct far_patience *patience)
 {
+	struct engine *engine = atomic_load(&conn->engine);
 	uint64_t now = clock_now(), there = progress(lane);
 
 	if (!patience->since || there != patience->at) {
 		patience->since = now;
 		patience->at = there;
 	}
-	if (now > patience->until || now - patience->since >= (patience->waits ? patience->quiet_ns : SPIN_NS) ||
-	    atomic_load(&atomic_load(&conn->engine)->far.state) != FAR_UP)
+	if (now > patience->until || now - patience->since >= (patience->waits ? patience->quiet_ns : FAR_LOOKS_NS) ||
+	    atomic_load(&engine->far.state) != FAR_UP)
 		return false;
-	if (now - patience->since < SPIN_NS) {
-		cpu_relax_some();
-		return true;
-	}
-	far_sleep(conn, 1);
+	if (!far_wait_looks(&patience->wait, engine, now - patience->since))
+		far_sleep(conn, 1);
 	return true;
 }
 
@@ -261,6 +258,7 @@ struct fetch {
 	bool broken;
 	int error;	/* of a post */
 	uint64_t moved; /* ns: the last that was posted, or ended */
+	struct far_wait wait;
 };
 
 static void reap(struct fetch *fetch)
@@ -292,9 +290,9 @@ static void wait_for_end(struct fetch *fetch)
 		fetch->broken = true;
 		fetch->moved = clock_now();
 	}
-	if (quiet < SPIN_NS)
-		cpu_relax_some();
-	else if (fetch->broken)
+	if (far_wait_looks(&fetch->wait, fetch->engine, quiet))
+		return;
+	if (fetch->broken)
 		sys_call(SYS_poll, 0, 0, 1, 0, 0, 0); /* a broken one's descriptor is readable for ever */
 	else
 		far_sleep(fetch->conn, 1);
@@ -352,11 +350,14 @@ static void forget(const struct far *far, const struct avail_get *get)
 /* Returns whether there is a queue pair. */
 static bool begin_fetch(struct conn *conn, struct fetch *out)
 {
+	struct engine *engine = atomic_load(&conn->engine);
+
 	*out = (struct fetch){ .conn = conn,
-			       .engine = atomic_load(&conn->engine),
+			       .engine = engine,
 			       .link = far_link(conn),
-			       .moved = clock_now() };
-	return out->link && atomic_load(&out->engine->far.state) == FAR_UP;
+			       .moved = clock_now(),
+			       .wait = { .spin = &engine->far.got } };
+	return out->link && atomic_load(&engine->far.state) == FAR_UP;
 }
 
 static int fetch_all(void *context, const struct avail_get *gets, int count)
@@ -366,10 +367,15 @@ static int fetch_all(void *context, const struct avail_get *gets, int count)
 
 	if (!begin_fetch(conn, &fetch))
 		return -ENOTCONN;
+	fetch.wait.begun = fetch.moved;
+	for (int i = 0; i < count; i++)
+		fetch.wait.bytes += gets[i].bytes;
 	for (int i = 0; i < count; i++)
 		post(&fetch, &gets[i]);
 	while (fetch.under_way && !(fetch.broken && clock_now() - fetch.moved > GONE_NS))
 		wait_for_end(&fetch);
+	if (fetch.wait.looks)
+		far_wait_ends(&fetch.wait, fetch.engine, !fetch.broken && !fetch.error, clock_now());
 	for (int i = 0; i < count; i++)
 		forget(conn->far, &gets[i]);
 	/* If one is under way yet, the queue pair does not settle, and the connection is reset. */
@@ -460,6 +466,8 @@ static int begun_ahead(void *context, bool waits)
 	reap(&fetch);
 	while (waits && conn->far->ahead && !(fetch.broken && clock_now() - fetch.moved > GONE_NS))
 		wait_for_end(&fetch);
+	if (fetch.wait.looks)
+		far_wait_ends(&fetch.wait, fetch.engine, !fetch.broken, clock_now());
 	if (fetch.broken) {
 		far_is_up(conn, fetch.engine);
 		return -ENOTCONN;
