@@ -25,9 +25,6 @@ bool engine_may_spin(struct engine *engine);
 bool engine_spin_once(struct conn *conn, struct engine *engine);
 void engine_has_spun(struct spin *spin, const struct engine *engine, bool paid);
 
-/* Between hosts: how long the next wait spins, ns; 0: it does not. If it does, engine_has_spun() is to follow. */
-uint32_t engine_far_spins(struct spin *spin, const struct engine *engine);
-
 /* A few looks of a receive that would wait, if its socket was one that waits. Returns whether there is something. */
 bool engine_glance(struct conn *conn, struct engine *engine, int flags);
 

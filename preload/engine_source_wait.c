@@ -26,21 +26,18 @@ bool sources_have_room(struct conn *conn, struct engine *engine, size_t bytes, c
 	struct lane *lane = &engine->channel.out;
 	struct far_patience patience = { .until = announced->until,
 					 .quiet_ns = FAR_QUIET_NS,
-					 .waits = announced->waits,
-					 .wait = { announced->waits ? &engine->far.taken : NULL, 0, bytes } };
-	bool far = far_is(engine), room;
+					 .waits = announced->waits };
+	bool far = far_is(engine);
 
-	while (!(room = source_room(lane) >= bytes)) {
-		if (far ? !far_waits_for_peer(conn, lane, &patience) :
-			  atomic_load_explicit(&lane->shared->armed, memory_order_relaxed) ||
-				    clock_now() > announced->until)
-			break;
-		if (!far)
-			cpu_relax_some();
+	while (source_room(lane) < bytes) {
+		if (far && far_waits_for_peer(conn, lane, &patience))
+			continue;
+		if (far || atomic_load_explicit(&lane->shared->armed, memory_order_relaxed) ||
+		    clock_now() > announced->until)
+			return false;
+		cpu_relax_some();
 	}
-	if (patience.wait.looks)
-		far_wait_ends(&patience.wait, engine, room, clock_now());
-	return room;
+	return true;
 }
 
 /* The peer may have found that it may not fetch, and sleep. */
@@ -62,8 +59,7 @@ void sources_wait(struct conn *conn, struct engine *engine, const struct announc
 	struct far_patience patience = { .until = until,
 					 .quiet_ns = FAR_QUIET_NS + more,
 					 .waits = announced->waits,
-					 .wait = { announced->waits ? &engine->far.taken : NULL, announced->begun,
-						   announced->bytes } };
+					 .wait = { announced->waits ? announced->begun : 0, announced->bytes } };
 
 	for (unsigned int i = 0; i < announced->count; i++) {
 		while (source_taken(lane, announced->number[i]) != SIZE_MAX && clock_now() < until) {
@@ -77,8 +73,8 @@ void sources_wait(struct conn *conn, struct engine *engine, const struct announc
 		late |= source_taken(lane, announced->number[i]) != SIZE_MAX;
 		source_keep(lane, announced->number[i]);
 	}
-	if (patience.wait.looks)
-		far_wait_ends(&patience.wait, engine, !late, clock_now());
-	if (late && !far)
+	if (far)
+		far_has_waited(&patience, !late);
+	else if (late)
 		ring_if_asleep(conn, engine);
 }

@@ -31,27 +31,16 @@ bool engine_may_spin(struct engine *engine)
  * Between hosts no answer can be there before the device's round trip is over, nor that of a peer that sleeps before it has woken: of two
  * that sleep, neither would else find out how soon an answer is there for who does not.
  */
-static uint32_t most_ns(const struct engine *engine)
-{
-	uint32_t most = (uint32_t)settings.spin_us * 1000, trip;
-
-	if (!far_is(engine))
-		return most;
-	trip = atomic_load_explicit(&engine->far.trip_ns, memory_order_relaxed);
-	return most + TRIPS * (trip < TRIP_MOST_NS ? trip : TRIP_MOST_NS);
-}
-
 void engine_has_spun(struct spin *spin, const struct engine *engine, bool paid)
 {
-	if (far_is(engine))
-		spin_ends_far(spin, paid, most_ns(engine));
-	else
-		spin_ends(spin, paid, most_ns(engine));
-}
+	uint32_t most_ns = (uint32_t)settings.spin_us * 1000, trip;
 
-uint32_t engine_far_spins(struct spin *spin, const struct engine *engine)
-{
-	return settings.spin_us && spin_may(spin) ? most_ns(engine) : 0;
+	if (!far_is(engine)) {
+		spin_ends(spin, paid, most_ns);
+		return;
+	}
+	trip = atomic_load_explicit(&engine->far.trip_ns, memory_order_relaxed);
+	spin_ends_far(spin, paid, most_ns + TRIPS * (trip < TRIP_MOST_NS ? trip : TRIP_MOST_NS));
 }
 
 /*

@@ -34,6 +34,7 @@
 #define ZC_PRELOAD_FAR_H
 
 #include "preload/engine.h"
+#include "preload/far_spin.h"
 
 /*
  * Whether a connection's peer on another host may be reached by RDMA at all: a device is there, and no setting forbids it. `auto`
@@ -165,8 +166,9 @@ struct far_patience {
 	uint64_t at, since;
 };
 
-/* A moment. Returns false if the peer has had its time. */
+/* A moment. Returns false if the peer has had its time. Behind the last: whether it has taken all. */
 bool far_waits_for_peer(struct conn *conn, const struct lane *lane, struct far_patience *patience);
+void far_has_waited(const struct far_patience *patience, bool all);
 
 /* FIONREAD: what is announced counts when it is here. Under the lock `in`. */
 void far_fetch_there(struct conn *conn, struct engine *engine);

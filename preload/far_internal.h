@@ -204,6 +204,9 @@ void far_sources_again(struct conn *conn, struct engine *engine);
 void far_sources_serve(struct conn *conn, struct engine *engine);
 void far_hide_all(struct far *far, struct verbs_conn *link);
 
+/* This process's waits: of sends, until the peer has what they announced, and of receives, until they have theirs. */
+extern struct far_spin far_taken, far_had;
+
 /* Brings all that is announced here, to this end's own memory. Under the lock `in`. Returns false: the queue pair has broken. */
 bool far_fetch(struct conn *conn, struct engine *engine);
 

@@ -8,7 +8,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "preload/far_spin.h"
 #include "preload/far_trial.h"
 #include "rdma/lane.h"
 
@@ -60,10 +59,8 @@ struct far_part {
 	_Atomic uint64_t break_pause_ns; /* behind the last break */
 	_Atomic uint64_t up_at;		 /* ns: since when there was the last one */
 	_Atomic uint32_t trip_ns;	 /* how long a write takes to its peer and back, at least; 0: not known */
-	struct far_spin taken,
-		got;		/* waits of sends until what they have announced is, and of receives for their GETs */
-	uint32_t meeting;	/* number of the last request; the agent's */
-	_Atomic uint32_t ended; /* queue pairs that are closed, or about to be */
+	uint32_t meeting;		 /* number of the last request; the agent's */
+	_Atomic uint32_t ended;		 /* queue pairs that are closed, or about to be */
 	/* Under the lock `out`. */
 	enum far_out out;
 	uint64_t confirm;	  /* ring position that the peer has to have seen */

@@ -25,6 +25,8 @@
 
 enum { ASKED_FOR, AHEAD }; /* cookies of GETs */
 
+struct far_spin far_taken = { .turn = 16 }, far_had = { .turn = 21 };
+
 /* The place of a source is the process whose memory it is in. */
 static int keeps(const struct transport_place *place, const struct transport_token *token)
 {
@@ -232,7 +234,6 @@ static uint64_t progress(const struct lane *lane)
 
 bool far_waits_for_peer(struct conn *conn, const struct lane *lane, struct far_patience *patience)
 {
-	struct engine *engine = atomic_load(&conn->engine);
 	uint64_t now = clock_now(), there = progress(lane);
 
 	if (!patience->since || there != patience->at) {
@@ -240,11 +241,16 @@ bool far_waits_for_peer(struct conn *conn, const struct lane *lane, struct far_p
 		patience->at = there;
 	}
 	if (now > patience->until || now - patience->since >= (patience->waits ? patience->quiet_ns : FAR_LOOKS_NS) ||
-	    atomic_load(&engine->far.state) != FAR_UP)
+	    atomic_load(&atomic_load(&conn->engine)->far.state) != FAR_UP)
 		return false;
-	if (!far_wait_looks(&patience->wait, engine, now - patience->since))
+	if (!far_wait_looks(&patience->wait, &far_taken, now - patience->since))
 		far_sleep(conn, 1);
 	return true;
+}
+
+void far_has_waited(const struct far_patience *patience, bool all)
+{
+	far_wait_ends(&patience->wait, &far_taken, all, clock_now());
 }
 
 /* Receiving ---------------------------------------------------------------------------------------------------------- */
@@ -290,7 +296,7 @@ static void wait_for_end(struct fetch *fetch)
 		fetch->broken = true;
 		fetch->moved = clock_now();
 	}
-	if (far_wait_looks(&fetch->wait, fetch->engine, quiet))
+	if (far_wait_looks(&fetch->wait, &far_had, quiet))
 		return;
 	if (fetch->broken)
 		sys_call(SYS_poll, 0, 0, 1, 0, 0, 0); /* a broken one's descriptor is readable for ever */
@@ -350,14 +356,11 @@ static void forget(const struct far *far, const struct avail_get *get)
 /* Returns whether there is a queue pair. */
 static bool begin_fetch(struct conn *conn, struct fetch *out)
 {
-	struct engine *engine = atomic_load(&conn->engine);
-
 	*out = (struct fetch){ .conn = conn,
-			       .engine = engine,
+			       .engine = atomic_load(&conn->engine),
 			       .link = far_link(conn),
-			       .moved = clock_now(),
-			       .wait = { .spin = &engine->far.got } };
-	return out->link && atomic_load(&engine->far.state) == FAR_UP;
+			       .moved = clock_now() };
+	return out->link && atomic_load(&out->engine->far.state) == FAR_UP;
 }
 
 static int fetch_all(void *context, const struct avail_get *gets, int count)
@@ -374,8 +377,7 @@ static int fetch_all(void *context, const struct avail_get *gets, int count)
 		post(&fetch, &gets[i]);
 	while (fetch.under_way && !(fetch.broken && clock_now() - fetch.moved > GONE_NS))
 		wait_for_end(&fetch);
-	if (fetch.wait.looks)
-		far_wait_ends(&fetch.wait, fetch.engine, !fetch.broken && !fetch.error, clock_now());
+	far_wait_ends(&fetch.wait, &far_had, !fetch.broken && !fetch.error, clock_now());
 	for (int i = 0; i < count; i++)
 		forget(conn->far, &gets[i]);
 	/* If one is under way yet, the queue pair does not settle, and the connection is reset. */
@@ -466,8 +468,6 @@ static int begun_ahead(void *context, bool waits)
 	reap(&fetch);
 	while (waits && conn->far->ahead && !(fetch.broken && clock_now() - fetch.moved > GONE_NS))
 		wait_for_end(&fetch);
-	if (fetch.wait.looks)
-		far_wait_ends(&fetch.wait, fetch.engine, !fetch.broken, clock_now());
 	if (fetch.broken) {
 		far_is_up(conn, fetch.engine);
 		return -ENOTCONN;

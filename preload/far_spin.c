@@ -12,70 +12,72 @@
 #define LATELY 8   /* waits */
 #define OUTLIER 2u /* times what is known: others had the processor */
 
-/* The kind of the next wait. */
-static enum far_look choose(struct far_spin *spin)
+static uint32_t lately(const struct far_spin *spin, enum far_look look)
 {
-	uint32_t waits = atomic_fetch_add_explicit(&spin->waits, 1, memory_order_relaxed);
-	uint32_t trips = spin_get(&spin->byte_ps[FAR_LOOK_TRIPS]), bytes = spin_get(&spin->byte_ps[FAR_LOOK_BYTES]);
-	bool better = bytes && trips > bytes + bytes / SAVES;
+	return atomic_load_explicit(&spin->byte_ps[look], memory_order_relaxed);
+}
 
-	if (waits < 2 * FAR_SPIN_FIRST)
-		return waits < FAR_SPIN_FIRST ? FAR_LOOK_TRIPS : FAR_LOOK_BYTES;
-	if (waits % FAR_SPIN_ANEW == 0)
+/* Whether a turn is of the kind that is not better: often at first, seldom where that costs much. */
+static bool finds_out(uint32_t turn, uint64_t least, uint64_t bytes)
+{
+	uint64_t dearer = least > bytes ? least : bytes, other = least > bytes ? bytes : least;
+	uint32_t every = dearer > other + other / 2 ? FAR_SPIN_SELDOM : FAR_SPIN_ANEW;
+
+	return turn % every == 0 || !(turn & (turn - 1));
+}
+
+/* The kind of a wait. The first ones are registrations', too, and what else is done once. */
+static enum far_look choose(struct far_wait *wait, struct far_spin *spin)
+{
+	uint32_t turn = atomic_fetch_add_explicit(&spin->waits, 1, memory_order_relaxed) / spin->turn;
+	uint64_t least = lately(spin, FAR_LOOK_LEAST), bytes = lately(spin, FAR_LOOK_BYTES);
+	bool better = bytes && least > bytes + bytes / SAVES;
+
+	if (!turn)
+		wait->begun = 0;
+	if (turn <= FAR_LOOKS)
+		return turn == FAR_LOOKS ? FAR_LOOK_BYTES : FAR_LOOK_LEAST;
+	if (finds_out(turn, least, bytes))
 		better = !better;
-	return better ? FAR_LOOK_BYTES : FAR_LOOK_TRIPS;
+	return better ? FAR_LOOK_BYTES : FAR_LOOK_LEAST;
 }
 
 /* Half as much again as it takes, as it varies. What takes longer than the longest look is not looked for. */
-static uint32_t bytes_ns(const struct far_wait *wait)
+static uint32_t bytes_ns(const struct far_spin *spin, size_t bytes)
 {
-	uint32_t lately = spin_get(&wait->spin->byte_ps[FAR_LOOK_BYTES]);
-	uint32_t ps = lately ? lately : spin_get(&wait->spin->byte_ps[FAR_LOOK_TRIPS]);
-	uint64_t ns = wait->bytes * ps / PS_PER_NS * 3 / 2;
+	uint32_t known = lately(spin, FAR_LOOK_BYTES), ps = known ? known : lately(spin, FAR_LOOK_LEAST);
+	uint64_t ns = bytes * ps / PS_PER_NS * 3 / 2 + (uint64_t)settings.spin_us * 1000;
 
-	return ns > BYTES_MOST_NS ? 0 : (uint32_t)ns;
+	return ns < FAR_LOOKS_NS || ns > BYTES_MOST_NS ? FAR_LOOKS_NS : (uint32_t)ns;
 }
 
-static void begin(struct far_wait *wait, const struct engine *engine)
+bool far_wait_looks(struct far_wait *wait, struct far_spin *spin, uint64_t quiet_ns)
 {
-	wait->looks = true;
-	if (!wait->spin || !settings.spin_us)
-		return;
-	wait->trips_ns = engine_far_spins(&wait->spin->spin, engine);
-	if (wait->begun)
-		wait->look = choose(wait->spin);
-	if (wait->look == FAR_LOOK_BYTES)
-		wait->bytes_ns = bytes_ns(wait);
-}
-
-bool far_wait_looks(struct far_wait *wait, const struct engine *engine, uint64_t quiet_ns)
-{
-	if (!wait->looks)
-		begin(wait, engine);
-	wait->quiet_ns = quiet_ns;
-	if (quiet_ns >= FAR_LOOKS_NS && quiet_ns >= wait->trips_ns && quiet_ns >= wait->bytes_ns) {
-		wait->slept = true;
-		return false;
+	if (!wait->looks_ns) {
+		if (wait->bytes < FAR_SPIN_LEAST_BYTES || !settings.spin_us)
+			wait->begun = 0;
+		if (wait->begun)
+			wait->look = choose(wait, spin);
+		wait->looks_ns = wait->look == FAR_LOOK_BYTES ? bytes_ns(spin, wait->bytes) : FAR_LOOKS_NS;
 	}
+	if (quiet_ns >= wait->looks_ns)
+		return false;
 	cpu_relax_some(); /* and asks nobody: the device writes what is waited for into memory */
 	return true;
 }
 
-/* Of a wait in vain, that it took at least so long. */
-static void learn(const struct far_wait *wait, uint64_t took_ns)
+void far_wait_ends(const struct far_wait *wait, struct far_spin *spin, bool all, uint64_t now)
 {
-	_Atomic uint32_t *lately = &wait->spin->byte_ps[wait->look];
-	uint64_t known = spin_get(lately), ps = took_ns * PS_PER_NS / wait->bytes;
+	uint64_t known = lately(spin, wait->look), ps;
 
-	ps = known && ps > OUTLIER * known ? OUTLIER * known : ps;
-	ps = known ? (known * (LATELY - 1) + ps) / LATELY : ps;
-	spin_set(lately, (uint32_t)(ps < UINT32_MAX ? ps : UINT32_MAX));
-}
-
-void far_wait_ends(const struct far_wait *wait, const struct engine *engine, bool all, uint64_t now)
-{
-	if (wait->trips_ns)
-		engine_has_spun(&wait->spin->spin, engine, all && !wait->slept && wait->quiet_ns < wait->trips_ns);
-	if (wait->spin && wait->begun && wait->bytes)
-		learn(wait, now - wait->begun);
+	if (!wait->looks_ns || !wait->begun)
+		return;
+	ps = (now - wait->begun) * PS_PER_NS / wait->bytes;
+	if (known) {
+		ps = ps > OUTLIER * known ? OUTLIER * known : ps;
+		ps = !all && ps < known ? known : ps;
+		ps = (known * (LATELY - 1) + ps + LATELY / 2) / LATELY;
+	}
+	atomic_store_explicit(&spin->byte_ps[wait->look], (uint32_t)(ps < UINT32_MAX ? ps : UINT32_MAX),
+			      memory_order_relaxed);
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * How long a wait for bytes that a device moves looks at memory before it sleeps: a send's, until its peer has what was announced, and a
- * receive's, for its GETs. Any wait between hosts looks for some round trips (spin.h), which is enough for few bytes or a fast device. To look
- * as long as many bytes take keeps a processor busy, and saves what waking costs, which is little here and more than the bytes themselves
- * there: so what both kinds of wait take is measured, as they are made, and the longer look is taken where it saves a good part of the time.
+ * receive's, for its GETs. To look for as long as the bytes take keeps a processor busy. It saves what waking costs: little beside many bytes
+ * here, as much as the bytes themselves there, and where processors are few it takes from others what it saves. So what waits take is measured,
+ * as they are made, with both kinds in turn by all of the process's connections together, and the longer look is taken where it saves a good
+ * part of the time.
  */
 #ifndef ZC_PRELOAD_FAR_SPIN_H
 #define ZC_PRELOAD_FAR_SPIN_H
@@ -13,40 +14,41 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "preload/spin.h"
-
-struct engine;
-
 #define FAR_LOOKS_NS 20000u /* in any case: hardly more than a sleep costs */
 
-/* The first waits are of either kind, so many in a row; later, one of FAR_SPIN_ANEW is of the kind that is not better. */
-#define FAR_SPIN_FIRST 8u
-#define FAR_SPIN_ANEW 64u
+/*
+ * Waits are of one kind for a turn. The first turn is not looked at, then there is one of either kind; later, one of so many is of the kind that
+ * is not better, the second where that is half again as dear.
+ */
+#define FAR_SPIN_ANEW 32u
+#define FAR_SPIN_SELDOM 256u
 
-enum far_look { FAR_LOOK_TRIPS, FAR_LOOK_BYTES, FAR_LOOKS };
+/* Waits for less are of the least kind, and say nothing: what they take is not the bytes'. */
+#define FAR_SPIN_LEAST_BYTES 16384u
 
-/* Of the waits of a connection for one thing. Hints, as in spin.h. */
+enum far_look { FAR_LOOK_LEAST, FAR_LOOK_BYTES, FAR_LOOKS };
+
+/* Of this process's waits for one thing. Hints: several threads may change one at a time. */
 struct far_spin {
-	struct spin spin;
+	uint32_t
+		turn; /* waits. Both ends of a connection wait as often as each other, and must not find out at the same time */
 	_Atomic uint32_t waits;
 	_Atomic uint32_t byte_ps[FAR_LOOKS]; /* picoseconds a byte, lately; 0: not known */
 };
 
-/* One wait: zeroes but for the first three at first. */
+/* One wait: zeroes but for the first two at first. */
 struct far_wait {
-	struct far_spin *spin; /* NULL: it only looks for FAR_LOOKS_NS */
-	uint64_t begun;	       /* ns: before the device was asked; 0: what it takes is not to be known */
-	size_t bytes;	       /* that it is for */
+	uint64_t
+		begun; /* ns: before the device was asked; 0: what it takes is not to be known, and it looks the least */
+	size_t bytes;  /* that it is for */
 	enum far_look look;
-	uint32_t trips_ns, bytes_ns; /* it looks for */
-	uint64_t quiet_ns;	     /* at the last look */
-	bool looks, slept;
+	uint32_t looks_ns; /* 0: it has not begun to */
 };
 
 /* Looks on for a moment, if it is not to sleep: nothing has moved for so long. Returns whether it has. */
-bool far_wait_looks(struct far_wait *wait, const struct engine *engine, uint64_t quiet_ns);
+bool far_wait_looks(struct far_wait *wait, struct far_spin *spin, uint64_t quiet_ns);
 
-/* It is over, at `now` (ns), and has looked at least once. `all`: what it was for is there. */
-void far_wait_ends(const struct far_wait *wait, const struct engine *engine, bool all, uint64_t now);
+/* It is over, at `now` (ns). `all`: what it was for is there; else it would have taken longer. */
+void far_wait_ends(const struct far_wait *wait, struct far_spin *spin, bool all, uint64_t now);
 
 #endif

@@ -8,7 +8,6 @@
 #ifndef ZC_PRELOAD_SPIN_H
 #define ZC_PRELOAD_SPIN_H
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -18,54 +17,40 @@
 #define SPIN_VAIN_MAX 16u   /* of those that have all their time, in a row */
 
 struct spin {
-	_Atomic uint32_t ns;   /* of the next one */
-	_Atomic uint32_t skip; /* waits that do not */
-	_Atomic uint32_t vain; /* in a row */
+	uint32_t ns;   /* of the next one */
+	uint32_t skip; /* waits that do not */
+	uint32_t vain; /* in a row */
 };
-
-static inline uint32_t spin_get(const _Atomic uint32_t *word)
-{
-	return atomic_load_explicit(word, memory_order_relaxed);
-}
-
-static inline void spin_set(_Atomic uint32_t *word, uint32_t value)
-{
-	atomic_store_explicit(word, value, memory_order_relaxed);
-}
 
 /* Returns whether the next wait spins. */
 static inline bool spin_may(struct spin *spin)
 {
-	uint32_t skip = spin_get(&spin->skip);
-
-	if (skip)
-		spin_set(&spin->skip, skip - 1);
-	return !skip;
+	if (!spin->skip)
+		return true;
+	spin->skip--;
+	return false;
 }
 
 static inline void spin_ends(struct spin *spin, bool paid, uint32_t most_ns)
 {
-	uint32_t half = spin_get(&spin->ns) / 2;
-	bool seldom = !paid && half < SPIN_LEAST_NS;
-
-	spin_set(&spin->ns, paid ? most_ns : seldom ? SPIN_AGAIN_NS : half);
-	if (seldom)
-		spin_set(&spin->skip, SPIN_SKIPPED);
+	if (paid) {
+		spin->ns = most_ns;
+	} else if ((spin->ns /= 2) < SPIN_LEAST_NS) {
+		spin->ns = SPIN_AGAIN_NS;
+		spin->skip = SPIN_SKIPPED;
+	}
 }
 
 /* Between hosts. */
 static inline void spin_ends_far(struct spin *spin, bool paid, uint32_t most_ns)
 {
-	uint32_t vain = spin_get(&spin->vain);
-
-	spin_set(&spin->ns, most_ns);
+	spin->ns = most_ns;
 	if (paid) {
-		spin_set(&spin->vain, 0);
-		spin_set(&spin->skip, 0);
-	} else if (vain < SPIN_VAIN_MAX) {
-		spin_set(&spin->vain, vain + 1);
+		spin->vain = spin->skip = 0;
+	} else if (spin->vain < SPIN_VAIN_MAX) {
+		spin->vain++;
 	} else {
-		spin_set(&spin->skip, SPIN_SKIPPED);
+		spin->skip = SPIN_SKIPPED;
 	}
 }
 
