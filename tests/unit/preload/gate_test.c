@@ -363,7 +363,7 @@ static void load_late(void)
 	int told = be_told("SLOW_PLUG_IN");
 	char byte;
 
-	if (!far_ready())
+	if (!far_ready() && !far_failed()) /* the agent may have found it out by then */
 		_exit(97);
 	while (!far_failed())
 		sched_yield();
