@@ -10,8 +10,6 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/sys.h"
-#include "preload/engine_in.h"
-#include "preload/engine_out.h"
 #include "preload/far.h"
 #include "preload/far_compare.h"
 #include "preload/guest.h"

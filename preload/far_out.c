@@ -20,7 +20,6 @@
 #include "preload/signals.h"
 #include "rdma/verbs_replay.h"
 
-#define SPIN_NS 20000
 #define RESEND_BYTES 65536
 
 static struct lane_shared *shared_of(const struct engine *engine)
@@ -307,7 +306,7 @@ static void wait_a_moment(struct conn *conn, enum far_out out, int fd, uint64_t 
 
 	if (out == FAR_OUT_OWES)
 		sys_call(SYS_poll, (long)&look, 1, 10, 0, 0, 0);
-	else if (clock_now() - since < SPIN_NS)
+	else if (clock_now() - since < FAR_LOOKS_NS)
 		for (int i = 0; i < 64; i++)
 			cpu_relax();
 	else

@@ -22,7 +22,6 @@
 #define PAUSE_WAITS 64u
 #define ANSWER_NS (20 * NS_PER_MS)   /* for the peer's device to say whether something is being written */
 #define SILENCE_NS (500 * NS_PER_MS) /* for that to be here: as for READs */
-#define SPIN_NS 20000
 
 /* Nothing is written there any more, and no registration is found again. */
 void far_offers_nothing(struct far *far, struct verbs_conn *link)
@@ -110,7 +109,7 @@ bool far_sink_offer(struct conn *conn, struct engine *engine, const struct iovec
 
 static void wait_a_moment(struct conn *conn, uint64_t since)
 {
-	if (clock_now() - since < SPIN_NS)
+	if (clock_now() - since < FAR_LOOKS_NS)
 		cpu_relax_some();
 	else
 		far_sleep(conn, 1);

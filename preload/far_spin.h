@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define FAR_LOOKS_NS 20000u /* in any case: hardly more than a sleep costs */
+#define FAR_LOOKS_NS 20000u /* any wait between hosts looks, before it sleeps: hardly more than that costs */
 
 /*
  * Waits are of one kind for a turn. The first turn is not looked at, then there is one of either kind; later, one of so many is of the kind that
