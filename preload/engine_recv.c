@@ -176,6 +176,7 @@ static inline int take_now(struct receive *receive, const struct iovec *iov, int
 	struct lane *in = &engine->channel.in;
 	struct source_in *sources = &engine->channel.sources_in;
 	uint64_t fetched, later, sunk, copied;
+	bool fetches;
 	int rc;
 
 	*bytes = 0;
@@ -198,8 +199,9 @@ static inline int take_now(struct receive *receive, const struct iovec *iov, int
 		away_came(&engine->away, AWAY_CAME_BY_RING);
 		far_compare_came(receive->conn, engine);
 		stats_conn(receive->conn->slot, STAT_CONN_RING_RECV_BYTES, *bytes);
-		engine->far.fetches = sources->fetched != fetched;
-		if (__builtin_expect(engine->far.fetches, 0)) {
+		fetches = sources->fetched != fetched;
+		atomic_store_explicit(&engine->far.fetches, fetches, memory_order_relaxed);
+		if (__builtin_expect(fetches, 0)) {
 			stats_conn(receive->conn->slot, STAT_CONN_GET_BYTES, sources->fetched - fetched);
 			if (sources->sunk != sunk)
 				stats_conn(receive->conn->slot, STAT_CONN_SINK_BYTES, sources->sunk - sunk);

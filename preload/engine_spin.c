@@ -13,6 +13,8 @@
 
 #define LOOKS 64
 #define TRIPS 8 /* measured: 4 are too few for answers of 4 KB and more (docs/design.md) */
+#define TRIPS_OF_SOURCES                                                                                               \
+	16 /* where the peer hears that its bytes have been fetched before it announces more (docs/rdma.md) */
 #define TRIP_MOST_NS 100000u
 #define SOME_COME_NS                                                                                                   \
 	3000 /* less than any way through the kernel takes; a pause takes 5 to 50 ns, as the processor likes */
@@ -33,14 +35,15 @@ bool engine_may_spin(struct engine *engine)
  */
 void engine_has_spun(struct spin *spin, const struct engine *engine, bool paid)
 {
-	uint32_t most_ns = (uint32_t)settings.spin_us * 1000, trip;
+	uint32_t most_ns = (uint32_t)settings.spin_us * 1000, trip, trips;
 
 	if (!far_is(engine)) {
 		spin_ends(spin, paid, most_ns);
 		return;
 	}
 	trip = atomic_load_explicit(&engine->far.trip_ns, memory_order_relaxed);
-	spin_ends_far(spin, paid, most_ns + TRIPS * (trip < TRIP_MOST_NS ? trip : TRIP_MOST_NS));
+	trips = atomic_load_explicit(&engine->far.fetches, memory_order_relaxed) ? TRIPS_OF_SOURCES : TRIPS;
+	spin_ends_far(spin, paid, most_ns + trips * (trip < TRIP_MOST_NS ? trip : TRIP_MOST_NS));
 }
 
 /*

@@ -84,7 +84,7 @@ struct far_part {
 	enum lane_use peer_use;		/* as heard last */
 	bool peer_wants;	/* has found RDMA better, and not told otherwise since, be it at a trial again */
 	uint32_t told_passed;	/* sources */
-	bool fetches;		/* what was taken last was announced */
+	_Atomic bool fetches;	/* what was taken last was announced */
 	uint32_t sinks_in_vain; /* in a row, of those that were offered */
 	uint32_t sink_pause;	/* waits before the next one is */
 	uint64_t told_end;	/* the head, when the lane was last on TCP */

@@ -55,7 +55,8 @@ static void forget(struct far *far, struct engine *engine, struct verbs_conn *li
 /* Whether one more is worth its registration. */
 static bool may_pay(struct engine *engine, size_t bytes)
 {
-	if (bytes < BYTES_MIN || bytes < settings.source_min || !engine->far.fetches)
+	if (bytes < BYTES_MIN || bytes < settings.source_min ||
+	    !atomic_load_explicit(&engine->far.fetches, memory_order_relaxed))
 		return false;
 	if (!engine->far.sink_pause)
 		return true;

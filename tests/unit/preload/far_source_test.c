@@ -201,6 +201,29 @@ static void doorbell_that_comes_before_its_bytes_is_asked_for_again(void **state
 	assert_int_not_equal(atomic_load(&lane_from(0)->shared->waits), said);
 }
 
+/* How long the receiver looks for what comes next: `trips` of the device, if it was told in time now. */
+static void assert_looks_for(uint32_t trips)
+{
+	struct spin spin = { 0 };
+
+	engine_of(1)->far.trip_ns = 1000;
+	engine_has_spun(&spin, engine_of(1), true);
+	assert_int_equal(spin.ns, (uint32_t)settings.spin_us * 1000 + trips * 1000);
+}
+
+static void wait_behind_announced_bytes_looks_for_longer(void **state)
+{
+	assert_looks_for(8);
+	announce(source, sizeof(source));
+	assert_looks_for(8);
+	assert_int_equal(receive_some(1, sink, sizeof(sink), 0), sizeof(sink));
+	assert_looks_for(16);
+	assert_int_equal(
+		engine_send(conns[0], ends[0], &(struct iovec){ source, 1 }, 1, 0, &(enum zc_path){ PATH_BSDP }), 1);
+	assert_int_equal(receive_some(1, sink, 1, 0), 1);
+	assert_looks_for(8);
+}
+
 /* Ahead ------------------------------------------------------------------------------------------------------------- */
 
 static uint64_t later_bytes(void)
@@ -368,6 +391,7 @@ int main(void)
 		CASE(switch_behind_what_can_t_be_fetched_does_not_count),
 		CASE(doorbell_that_comes_before_its_bytes_is_asked_for_again),
 		CASE(get_that_never_ends_gives_the_queue_pair_up),
+		CASE(wait_behind_announced_bytes_looks_for_longer),
 		CASE(receive_without_the_setting_fetches_what_it_takes),
 		CASE(dear_registrations_are_spared_by_copies),
 		CASE(area_is_not_registered_for_little),
