@@ -7,6 +7,8 @@
 
 #include "common/clock.h"
 #include "met_testing.h"
+#include "preload/engine_out.h"
+#include "preload/evict.h"
 
 #define PIECE 4096	   /* nothing that is held to be gathered */
 #define AHEAD (64 * PIECE) /* raw bytes that the receiver has yet to receive when it begins */
@@ -109,6 +111,19 @@ static void large_sends_do_not_wait(void **state)
 	looked_at = 0;
 	assert_true(atomic_load(&lane_from(0)->shared->on_ring));
 	assert_int_equal(engine->behind_ns, before);
+}
+
+/* In seccomp's strict mode rdtsc is a fault. */
+static void connection_that_stays_on_tcp_does_not_look_at_the_clock(void **state)
+{
+	struct engine *engine = atomic_load(&conns[0]->engine);
+
+	put_raw_ahead();
+	evict_out(conns[0], engine, ends[0]);
+	looked_at = clock_now();
+	assert_false(engine_takes_over(conns[0], engine, ends[0], PIECE));
+	assert_int_equal(engine->behind_since, 0);
+	looked_at = 0;
 }
 
 /* The ring's last doorbell is not acknowledged yet: Nagle's algorithm would hold the raw bytes behind it. */
@@ -215,6 +230,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(receiver_that_stands_still_is_hardly_waited_for, connect_ends,
 						close_ends),
 		cmocka_unit_test_setup_teardown(large_sends_do_not_wait, connect_ends, close_ends),
+		cmocka_unit_test_setup_teardown(connection_that_stays_on_tcp_does_not_look_at_the_clock, connect_ends,
+						close_ends),
 		cmocka_unit_test_setup_teardown(small_raw_send_does_not_wait_behind_a_doorbell, connect_ends,
 						close_ends),
 		cmocka_unit_test_setup_teardown(outage_keeps_no_lane_on_tcp, connect_in_network, close_ends),
