@@ -258,7 +258,7 @@ bool engine_takes_over(struct conn *conn, struct engine *engine, int fd, size_t 
 		return true;
 	if (far_is(engine)) /* far_before_send() has seen to it */
 		return false;
-	if (engine->pinned) /* and for a thread in strict mode to look at the clock is a fault */
+	if (engine->pinned) /* it never comes to the ring, and waits for nobody */
 		return false;
 	if (bytes <= SMALL_BYTES && !lets_receiver_come(engine)) {
 		stats_reason(conn->slot, REASON_NOT_CAUGHT_UP);

@@ -7,6 +7,7 @@
 #include "common/sys.h"
 #include "rdma/guard.h"
 #include "preload/engine_source.h"
+#include "preload/guest.h"
 #include "reading_device_testing.h"
 
 static void source_is_registered_until_the_peer_has_passed_it(void **state)
@@ -224,6 +225,17 @@ static void wait_behind_announced_bytes_looks_for_longer(void **state)
 	assert_looks_for(8);
 }
 
+/* Where the clock may be a fault: nothing is asked that looks at it. */
+static void process_in_a_sandbox_sends_by_tcp(void **state)
+{
+	enum zc_path path;
+
+	atomic_store(&guest_sandbox, true);
+	assert_int_equal(engine_send(conns[0], ends[0], &(struct iovec){ source, 1 }, 1, 0, &path), ENGINE_BY_KERNEL);
+	atomic_store(&guest_sandbox, false);
+	assert_int_equal(engine_send(conns[0], ends[0], &(struct iovec){ source, 1 }, 1, 0, &path), 1);
+}
+
 /* Ahead ------------------------------------------------------------------------------------------------------------- */
 
 static uint64_t later_bytes(void)
@@ -392,6 +404,7 @@ int main(void)
 		CASE(doorbell_that_comes_before_its_bytes_is_asked_for_again),
 		CASE(get_that_never_ends_gives_the_queue_pair_up),
 		CASE(wait_behind_announced_bytes_looks_for_longer),
+		CASE(process_in_a_sandbox_sends_by_tcp),
 		CASE(receive_without_the_setting_fetches_what_it_takes),
 		CASE(dear_registrations_are_spared_by_copies),
 		CASE(area_is_not_registered_for_little),
