@@ -12,6 +12,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "common/sys.h"
 #include "preload/actions.h"
@@ -297,6 +298,19 @@ static bool moves_data(long number, const long *a, long *answer)
 }
 
 /* The same for a wait, which must know doorbells from data. */
+/* A call that may put this thread in seccomp's strict mode: a handler may run before it is known whether it has. */
+#define STRICTLY(strict, call)                                                                                         \
+	({                                                                                                             \
+		bool strict_ = (strict);                                                                               \
+		__typeof__(call) rc_;                                                                                  \
+		if (__builtin_expect(strict_, 0))                                                                      \
+			clock_stands(true);                                                                            \
+		rc_ = (call);                                                                                          \
+		if (__builtin_expect(strict_ && rc_ < 0, 0))                                                           \
+			clock_stands(false);                                                                           \
+		rc_;                                                                                                   \
+	})
+
 static bool waits_for_data(long number, const long *a, long *answer)
 {
 	switch (number) {
@@ -361,7 +375,7 @@ syscall(long number, ...)
 	if (fork_by_syscall(number, a))
 		return FORK(real.syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]));
 	guest_notes_syscall(number, a);
-	return real.syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+	return STRICTLY(guest_is_strict_syscall(number, a), real.syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]));
 }
 
 ZC_EXPORT int prctl(int option, ...)
@@ -375,5 +389,5 @@ ZC_EXPORT int prctl(int option, ...)
 	va_end(list);
 	real_resolve();
 	guest_notes_prctl(option);
-	return real.prctl(option, a[0], a[1], a[2], a[3]);
+	return STRICTLY(guest_is_strict_prctl(option, a[0]), real.prctl(option, a[0], a[1], a[2], a[3]));
 }

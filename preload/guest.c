@@ -74,6 +74,17 @@ void guest_notes_prctl(int option)
 		enter_sandbox();
 }
 
+bool guest_is_strict_prctl(int option, unsigned long mode)
+{
+	return option == PR_SET_SECCOMP && mode == SECCOMP_MODE_STRICT;
+}
+
+bool guest_is_strict_syscall(long number, const long *a)
+{
+	return (number == SYS_seccomp && a[0] == SECCOMP_SET_MODE_STRICT) ||
+	       (number == SYS_prctl && guest_is_strict_prctl((int)a[0], (unsigned long)a[1]));
+}
+
 void guest_writes_proc(int fd)
 {
 	struct statfs file_system;

@@ -22,6 +22,10 @@ static inline bool guest_sandboxed(void)
 void guest_notes_syscall(long number, const long *arguments);
 void guest_notes_prctl(int option);
 
+/* Whether the call would put the thread in seccomp's strict mode: read, write and exit, and no clock. */
+bool guest_is_strict_prctl(int option, unsigned long mode);
+bool guest_is_strict_syscall(long number, const long *arguments);
+
 /*
  * It has made an io_uring: what that waits for, or moves, is the kernel's. All connections go on over TCP, and so do those to come.
  * Before anything can be asked by it.

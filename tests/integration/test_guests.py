@@ -268,7 +268,7 @@ def test_two_networks(ends, bench):
 # Sandboxes -------------------------------------------------------------------------------------------------------------
 
 
-SANDBOXES = ["filter", "filter-rw", "strict"]
+SANDBOXES = ["filter", "filter-rw", "filter-whole", "strict"]
 
 
 @pytest.mark.parametrize("sandbox", SANDBOXES)

@@ -7,7 +7,7 @@
  * The client sends bodies of many sizes, the server checks them and sends its own back. Each body is filled anew in the
  * same buffer as soon as the last one is sent. Habits: undumpable (before the connection is made), filter (half way, with
  * bytes unread, a seccomp filter that kills at every call but recv, send and what ends a process), filter-rw (the same with
- * read and write alone), strict (the mode in which a process can do nothing but read, write and exit). An end that is done
+ * read and write alone), filter-whole (in the midst of a body whose rest it receives with MSG_WAITALL), strict (the mode in which a process can do nothing but read, write and exit). An end that is done
  * prints what it moved as JSON. It knows nothing of zc.
  */
 #define _GNU_SOURCE
@@ -34,6 +34,7 @@
 #define ROUNDS 48
 #define BODY_MAX 1500000
 #define FILTER_ROUND 29 /* of 65536 bytes, of which half are unread then */
+#define WHOLE_ROUND 23 /* of so many that a part has yet to be sent then */
 
 enum filter { FILTER_NONE, FILTER_SEND_RECV, FILTER_READ_WRITE, FILTER_STRICT };
 
@@ -41,7 +42,7 @@ struct end {
 	int fd;
 	unsigned int side;
 	enum filter filter;
-	bool reads_and_writes;
+	bool reads_and_writes, receives_whole;
 	unsigned char *body, *expected;
 	uint64_t sent, received;
 };
@@ -123,19 +124,21 @@ static void receive_body(struct end *end, unsigned int round)
 {
 	size_t bytes = size_of(round);
 	unsigned char *got = end->expected + BODY_MAX;
+	int flags = 0;
 
 	for (size_t done = 0; done < bytes;) {
-		size_t wanted = done ? bytes - done : (bytes + 1) / 2;
+		size_t wanted = done ? bytes - done : end->receives_whole ? 1 : (bytes + 1) / 2;
 		ssize_t n = end->reads_and_writes ? read(end->fd, got + done, wanted) :
-						    recv(end->fd, got + done, wanted, 0);
+						    recv(end->fd, got + done, wanted, flags);
 
 		if (n < 0)
 			err(1, "receive in round %u", round);
 		if (!n)
 			errx(1, "end of file in round %u after %zu bytes", round, done);
 		done += (size_t)n;
-		if (end->filter && round == FILTER_ROUND && done < bytes) {
-			await_unread(end->fd, bytes - done);
+		if (end->filter && round == (end->receives_whole ? WHOLE_ROUND : FILTER_ROUND) && done < bytes) {
+			await_unread(end->fd, end->receives_whole ? 1 : bytes - done);
+			flags = end->receives_whole ? MSG_WAITALL : 0;
 			enter_sandbox(end->filter);
 			end->filter = FILTER_NONE;
 		}
@@ -189,6 +192,9 @@ static void take_on(struct end *end, const char *habit)
 			err(1, "PR_SET_DUMPABLE");
 	} else if (!strcmp(habit, "filter")) {
 		end->filter = FILTER_SEND_RECV;
+	} else if (!strcmp(habit, "filter-whole")) {
+		end->filter = FILTER_SEND_RECV;
+		end->receives_whole = true;
 	} else if (!strcmp(habit, "filter-rw") || !strcmp(habit, "strict")) {
 		end->filter = *habit == 's' ? FILTER_STRICT : FILTER_READ_WRITE;
 		end->reads_and_writes = true;
