@@ -372,7 +372,7 @@ static ssize_t tell_end(struct receive *receive)
 static ssize_t finish_by_kernel(struct receive *receive)
 {
 	struct msghdr message = { .msg_iov = receive->iov, .msg_iovlen = (size_t)receive->count };
-	int flags = receive->flags | (receive->discard ? MSG_TRUNC : 0);
+	int flags = receive->flags | (receive->discard ? MSG_TRUNC : 0), saved = errno;
 	ssize_t got;
 
 	if (!(flags & MSG_WAITALL))
@@ -382,6 +382,7 @@ static ssize_t finish_by_kernel(struct receive *receive)
 		      real.recvmsg(receive->fd, &message, flags);
 	if (got < 0 && is_of_socket(-errno))
 		receive->engine->error = errno;
+	errno = saved; /* the call has had bytes */
 	return (ssize_t)receive->done + (got > 0 ? got : 0);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* A receive returns all that is there, also where the stream goes from TCP to the ring, or back: less would say that there is no more. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <netinet/tcp.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +12,8 @@
 #include <cmocka.h>
 
 #include "met_testing.h"
+#include "preload/evict.h"
+#include "preload/guest.h"
 
 #define RING 65536
 #define ALL (RING + 8192) /* what TCP takes of it, the receiver has a window for */
@@ -146,6 +149,37 @@ static void test_a_peek_stays_where_it_is(void **state)
 	assert_int_equal(receive_some(1, room, ROOM, MSG_DONTWAIT), sent - 1);
 }
 
+static void test_in_a_sandbox_the_kernel_waits_for_the_rest(void **state)
+{
+	char *data = malloc(ALL);
+	size_t sent = overflow(data, ALL);
+
+	atomic_store(&guest_sandbox, true);
+	errno = EXDEV;
+	assert_int_equal(receive_some(1, room, sent - 1, MSG_WAITALL), sent - 1);
+	assert_int_equal(errno, EXDEV);
+	assert_memory_equal(room, data, sent - 1);
+	assert_int_equal(shutdown(ends[0], SHUT_WR), 0);
+	assert_int_equal(receive_some(1, room, ROOM, MSG_WAITALL), 1);
+	atomic_store(&guest_sandbox, false);
+	free(data);
+}
+
+static void test_in_a_sandbox_a_reset_behind_the_border_is_the_next_calls(void **state)
+{
+	assert_int_equal(send_whole(0, "data"), 4);
+	evict_out(conns[0], atomic_load(&conns[0]->engine), ends[0]);
+	evict_reset(conns[0], ends[0]);
+	atomic_store(&guest_sandbox, true);
+	errno = EXDEV;
+	assert_int_equal(receive_some(1, room, ROOM, MSG_WAITALL), 4);
+	assert_int_equal(errno, EXDEV);
+	assert_memory_equal(room, "data", 4);
+	assert_int_equal(receive_some(1, room, ROOM, MSG_WAITALL), -ECONNRESET);
+	assert_int_equal(receive_some(1, room, ROOM, MSG_WAITALL), 0);
+	atomic_store(&guest_sandbox, false);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -155,6 +189,10 @@ int main(void)
 						close_small),
 		cmocka_unit_test_setup_teardown(test_the_end_behind_the_border_is_the_next_calls, connect_small,
 						close_small),
+		cmocka_unit_test_setup_teardown(test_in_a_sandbox_the_kernel_waits_for_the_rest, connect_small,
+						close_small),
+		cmocka_unit_test_setup_teardown(test_in_a_sandbox_a_reset_behind_the_border_is_the_next_calls,
+						connect_small, close_small),
 		cmocka_unit_test_setup_teardown(test_from_tcp_to_the_ring, open_small, close_small),
 		cmocka_unit_test_setup_teardown(test_a_peek_stays_where_it_is, open_small, close_small),
 	};
