@@ -298,19 +298,6 @@ static bool moves_data(long number, const long *a, long *answer)
 }
 
 /* The same for a wait, which must know doorbells from data. */
-/* A call that may put this thread in seccomp's strict mode: a handler may run before it is known whether it has. */
-#define STRICTLY(strict, call)                                                                                         \
-	({                                                                                                             \
-		bool strict_ = (strict);                                                                               \
-		__typeof__(call) rc_;                                                                                  \
-		if (__builtin_expect(strict_, 0))                                                                      \
-			clock_stands(true);                                                                            \
-		rc_ = (call);                                                                                          \
-		if (__builtin_expect(strict_ && rc_ < 0, 0))                                                           \
-			clock_stands(false);                                                                           \
-		rc_;                                                                                                   \
-	})
-
 static bool waits_for_data(long number, const long *a, long *answer)
 {
 	switch (number) {
@@ -333,6 +320,19 @@ static bool is_for_path(long number, const long *a, long *answer)
 {
 	return moves_data(number, a, answer) || (engine_possible() && waits_for_data(number, a, answer));
 }
+
+/* A call that may put this thread in seccomp's strict mode: a handler may run before it is known whether it has. */
+#define STRICTLY(strict, call)                                                                                         \
+	({                                                                                                             \
+		bool strict_ = (strict);                                                                               \
+		__typeof__(call) rc_;                                                                                  \
+		if (__builtin_expect(strict_, 0))                                                                      \
+			clock_stands(true);                                                                            \
+		rc_ = (call);                                                                                          \
+		if (__builtin_expect(strict_ && rc_ < 0, 0))                                                           \
+			clock_stands(false);                                                                           \
+		rc_;                                                                                                   \
+	})
 
 /* A raw system call of the program does what the wrapper would have done, where it concerns descriptors or memory. */
 __attribute__((no_sanitize_address)) /* takes six arguments whether they were given or not, as libc's does */

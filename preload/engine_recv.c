@@ -68,7 +68,6 @@ enum took {
 	TOOK_END,
 	TOOK_LOOK_AGAIN,
 	TOOK_LAST, /* the lane is over: the program's own call does the rest */
-	TOOK_PART, /* the same behind bytes that were in the ring, in a sandbox */
 	TOOK_FULL, /* the pipe takes none */
 };
 
@@ -153,9 +152,7 @@ static int take_raw(struct receive *receive, const struct iovec *iov, int count,
 
 	if (lane_bells_due(in) || far_is_control(receive->engine))
 		return TOOK_NOTHING; /* they have not come yet */
-	if (guest_sandboxed() && receive->done)
-		return TOOK_PART;
-	if (guest_sandboxed() && receive->engine->error)
+	if (receive->engine->error && guest_sandboxed())
 		return TOOK_NOTHING; /* it is told before anybody asks */
 	if (stops_at_mark(receive))
 		return TOOK_END;
@@ -217,7 +214,7 @@ static inline int take_now(struct receive *receive, const struct iovec *iov, int
 		if (sources->later != later)
 			stats_conn(receive->conn->slot, STAT_CONN_LATER_BYTES, sources->later - later);
 		rc = TOOK_BYTES;
-	} else if (rc == LANE_RAW && !receive->done && !engine_reads(engine)) {
+	} else if (rc == LANE_RAW && (!receive->done || guest_sandboxed()) && !engine_reads(engine)) {
 		rc = TOOK_LAST;
 	} else if (rc == LANE_RAW) {
 		far_look(receive->conn, engine, receive->fd); /* behind a move there is something else in the stream */
@@ -366,8 +363,8 @@ static ssize_t tell_end(struct receive *receive)
 }
 
 /*
- * In a sandbox, behind what was unread when it was entered: nothing can be asked there but what the program asks itself, so the kernel waits
- * for all of the rest at once, if that is waited for.
+ * In a sandbox, behind what was unread when it was entered, and where nothing will be in the ring any more: nothing can be asked there but
+ * what the program asks itself, so the kernel waits for all of the rest at once, if that is waited for.
  */
 static ssize_t finish_by_kernel(struct receive *receive)
 {
@@ -396,10 +393,10 @@ static ssize_t run(struct receive *receive, int first)
 				return finish(receive);
 			continue;
 		}
+		if (rc == TOOK_LAST && receive->done)
+			return finish_by_kernel(receive);
 		if (rc == TOOK_LAST)
 			return engine_end_of(receive->engine, receive->fd, ENGINE_BY_KERNEL);
-		if (rc == TOOK_PART)
-			return finish_by_kernel(receive);
 		if (rc == TOOK_FULL)
 			return receive->pipe_error == -EAGAIN ? ENGINE_PIPE_FULL : receive->pipe_error;
 		if (rc == TOOK_END)

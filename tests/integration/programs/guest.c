@@ -7,8 +7,9 @@
  * The client sends bodies of many sizes, the server checks them and sends its own back. Each body is filled anew in the
  * same buffer as soon as the last one is sent. Habits: undumpable (before the connection is made), filter (half way, with
  * bytes unread, a seccomp filter that kills at every call but recv, send and what ends a process), filter-rw (the same with
- * read and write alone), filter-whole (in the midst of a body whose rest it receives with MSG_WAITALL), strict (the mode in which a process can do nothing but read, write and exit). An end that is done
- * prints what it moved as JSON. It knows nothing of zc.
+ * read and write alone), filter-whole (in the midst of a body whose rest it receives with MSG_WAITALL), strict (the mode in
+ * which a process can do nothing but read, write and exit). An end that is done prints what it moved as JSON. It knows nothing
+ * of zc.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -34,7 +35,7 @@
 #define ROUNDS 48
 #define BODY_MAX 1500000
 #define FILTER_ROUND 29 /* of 65536 bytes, of which half are unread then */
-#define WHOLE_ROUND 23 /* of so many that a part has yet to be sent then */
+#define WHOLE_ROUND 23	/* of so many that a part has yet to be sent then */
 
 enum filter { FILTER_NONE, FILTER_SEND_RECV, FILTER_READ_WRITE, FILTER_STRICT };
 
