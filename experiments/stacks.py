@@ -79,8 +79,9 @@ def between_hosts(stacks):
     stacks = list(stacks)
     with_rdma = [dataclasses.replace(stack, settings=BY_RDMA) if stack.is_preloaded and stack.path not in NO_ENGINE else stack
                  for stack in stacks]
-    with_rdma = [dataclasses.replace(stack, seconds=FREE_S) if stack.name == PLAIN else stack for stack in with_rdma]
     free = [Stack(FREE, stack.path, seconds=FREE_S) for stack in stacks if stack.path == "auto"]
+    if free:
+        with_rdma = [dataclasses.replace(stack, seconds=FREE_S) if stack.name == PLAIN else stack for stack in with_rdma]
     return [*with_rdma, *free, Stack(RSOCKETS, RSOCKETS)]
 
 

@@ -36,7 +36,7 @@ def start_server(bench, path):
     address = ["-h", ADDRESS, "-p", server.port, "-U", "postgres", "postgres"]
     # Its socket listens before it is ready to serve.
     bench.await_success([postgres("psql"), *address, "-c", "SELECT 1"])
-    bench.run([postgres("pgbench"), "-i", "-I", "dtG", "-q", *address])
+    bench.run([postgres("pgbench"), "-i", "-I", "dtGp", "-q", *address])
     return server
 
 

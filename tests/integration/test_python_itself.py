@@ -15,7 +15,7 @@ TESTS = ["-v", "-i", "*VSOCK*", "-i", NAMES, "test_socket", "test_selectors"]
 
 def python():
     """Returns an interpreter that has its own tests: Debian's come in a package of their own."""
-    for candidate in [sys.executable, "/usr/bin/python3"]:
+    for candidate in ["/usr/bin/python3", sys.executable]:
         if subprocess.run([candidate, "-c", "import test.test_socket"], capture_output=True, check=False).returncode == 0:
             return candidate
     return missing("no Python with its own tests on this machine (Debian: libpython3.11-testsuite)")

@@ -9,7 +9,7 @@ import re
 import pytest
 
 PATHS = ["bsdp", "zsdp", "azsdp", "auto"]
-SIZES = {"part": ("24", 850, 300), "whole": ("1", 12 * 3600, 3600)}  # parts; seconds in the guest, of a step: against hangs
+SIZES = {"part": ("36", 850, 300), "whole": ("1", 12 * 3600, 3600)}  # parts; seconds in the guest, of a step: against hangs
 
 
 def size():
