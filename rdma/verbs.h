@@ -165,7 +165,7 @@ struct verbs_table {
 
 	/*
 	 * Looks at the devices. Returns how many there are, of which up to `max` are described; *trouble is why none of them is
-	 * of use, or VERBS_FINE; *memlock the limit of locked memory (SIZE_MAX: none).
+	 * of use, or VERBS_FINE; *memlock the limit of locked memory (SIZE_MAX: none, or not for this thread).
 	 */
 	int (*devices)(struct verbs_device *out, int max, enum verbs_trouble *trouble, size_t *memlock);
 	/* Returns a sentence. */

@@ -4,11 +4,13 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "common/capability.h"
 #include "common/clock.h"
 #include "common/cost.h"
 #include "common/sys.h"
@@ -41,7 +43,10 @@ static size_t memlock_bytes(void)
 {
 	struct rlimit limit;
 
-	return getrlimit(RLIMIT_MEMLOCK, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY ? SIZE_MAX : limit.rlim_cur;
+	if (getrlimit(RLIMIT_MEMLOCK, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY ||
+	    capability_everywhere(CAP_IPC_LOCK))
+		return SIZE_MAX;
+	return limit.rlim_cur;
 }
 
 static uint32_t gids_of(struct ibv_context *context, uint8_t port, const struct ibv_port_attr *attributes)

@@ -26,9 +26,6 @@ void finding_means(struct finding *out, const char *format, ...) __attribute__((
 /* Sets what helps here. */
 void finding_remedy(struct finding *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Whether this process has that capability of linux/capability.h, in effect. */
-bool doctor_has_capability(int number);
-
 /* Reads the first line of a file, without its end. Returns 0 or -errno. */
 int doctor_read_line(const char *file, char *out, unsigned long bytes);
 

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "apps/zc/doctor.h"
+#include "common/capability.h"
 #include "common/settings.h"
 #include "common/uffd.h"
 
@@ -35,20 +36,12 @@ static char *map_page(size_t *bytes)
 	return page;
 }
 
-bool doctor_has_capability(int number)
-{
-	struct __user_cap_header_struct header = { _LINUX_CAPABILITY_VERSION_3, 0 };
-	struct __user_cap_data_struct data[2] = { 0 };
-
-	return !syscall(SYS_capget, &header, data) && data[number / 32].effective >> number % 32 & 1;
-}
-
 /* Returns a userfaultfd that sees the kernel's faults too, or -errno of the call; *how says what allowed it. */
 static int open_userfaultfd(const char **how)
 {
 	int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK), error = errno, device;
 
-	*how = doctor_has_capability(CAP_SYS_PTRACE) ? "by CAP_SYS_PTRACE" : "by vm.unprivileged_userfaultfd=1";
+	*how = capability_everywhere(CAP_SYS_PTRACE) ? "by CAP_SYS_PTRACE" : "by vm.unprivileged_userfaultfd=1";
 	if (fd >= 0)
 		return fd;
 	*how = "by /dev/userfaultfd";
@@ -213,7 +206,7 @@ void doctor_memlock(struct finding *out)
 	struct rlimit limit = { 0 };
 
 	getrlimit(RLIMIT_MEMLOCK, &limit);
-	if (doctor_has_capability(CAP_IPC_LOCK))
+	if (capability_everywhere(CAP_IPC_LOCK))
 		finding_is(out, HEALTH_OK, "no limit, by CAP_IPC_LOCK");
 	else if (limit.rlim_cur == RLIM_INFINITY)
 		finding_is(out, HEALTH_OK, "no limit");
@@ -252,7 +245,7 @@ void doctor_ptrace_scope(struct finding *out)
 		finding_is(out, HEALTH_OK, "no Yama: any process of the same user");
 		return;
 	}
-	finding_is(out, scope > 0 && !doctor_has_capability(CAP_SYS_PTRACE) ? HEALTH_LIMITED : HEALTH_OK,
+	finding_is(out, scope > 0 && !capability_here(CAP_SYS_PTRACE) ? HEALTH_LIMITED : HEALTH_OK,
 		   "ptrace_scope %d: %s", scope, scope >= 0 && scope <= 3 ? scopes[scope] : "unknown");
 	if (out->health == HEALTH_LIMITED)
 		finding_means(

@@ -13,6 +13,7 @@
 
 #include "apps/zc/doctor.h"
 #include "apps/zc/library.h"
+#include "common/capability.h"
 
 #define DEVICES "/sys/class/infiniband"
 #define MANAGER "/dev/infiniband/rdma_cm"
@@ -140,7 +141,7 @@ static void check_memlock(struct finding *out, const struct devices *devices)
 {
 	struct rlimit limit;
 
-	if (getrlimit(RLIMIT_MEMLOCK, &limit) || limit.rlim_cur >= MEMLOCK_GOOD || doctor_has_capability(CAP_IPC_LOCK))
+	if (getrlimit(RLIMIT_MEMLOCK, &limit) || limit.rlim_cur >= MEMLOCK_GOOD || capability_everywhere(CAP_IPC_LOCK))
 		return;
 	finding_is(out, HEALTH_LIMITED, "%s, but %lu KB may be locked", devices->names,
 		   (unsigned long)limit.rlim_cur / 1024);

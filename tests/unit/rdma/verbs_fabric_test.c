@@ -2,10 +2,15 @@
 /* The plug-in's own files over a device by hand: what a peer may reach, room for moves, sinks, devices that are gone. */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 
+#include "common/capability.h"
+#include "common/sys.h"
 #include "fabric_testing.h"
 
 #define PAGE 4096u
@@ -482,9 +487,55 @@ static void an_iwarp_device_is_refused(void **state)
 	assert_non_null(strstr(verbs_tell(trouble), "iWARP"));
 }
 
+static size_t memlock_told(void)
+{
+	enum verbs_trouble trouble;
+	struct verbs_device told;
+	size_t memlock = 0;
+
+	verbs_devices(&told, 1, &trouble, &memlock);
+	return memlock;
+}
+
+/* With a limit of 64 KB: what it is with the right to lock as much as one likes, and without. */
+static int meets_the_limit(void)
+{
+	struct __user_cap_header_struct header = { _LINUX_CAPABILITY_VERSION_3, 0 };
+	struct __user_cap_data_struct data[2];
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_MEMLOCK, &limit) < 0)
+		return 1;
+	limit.rlim_cur = 65536;
+	if (setrlimit(RLIMIT_MEMLOCK, &limit) < 0)
+		return 2;
+	if (memlock_told() != (capability_everywhere(CAP_IPC_LOCK) ? SIZE_MAX : 65536))
+		return 3;
+	if (sys_call(SYS_capget, (long)&header, (long)data, 0, 0, 0, 0) < 0)
+		return 4;
+	data[0].effective &= ~(1u << CAP_IPC_LOCK);
+	if (sys_call(SYS_capset, (long)&header, (long)data, 0, 0, 0, 0) < 0)
+		return 5;
+	return memlock_told() == 65536 ? 0 : 6;
+}
+
+static void who_may_lock_memory_has_no_limit(void **state)
+{
+	int status;
+	pid_t child = fork();
+
+	(void)state;
+	assert_true(child >= 0);
+	if (!child)
+		_exit(meets_the_limit());
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(who_may_lock_memory_has_no_limit, begin, finish),
 		cmocka_unit_test_setup_teardown(announced_bytes_can_be_read, begin, finish),
 		cmocka_unit_test_setup_teardown(trip_is_measured_behind_what_is_under_way, begin, finish),
 		cmocka_unit_test_setup_teardown(bytes_before_them_can_not, begin, finish),
