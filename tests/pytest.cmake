@@ -28,13 +28,3 @@ function(add_pytests label timeout)
 			ENVIRONMENT "ZC_BUILD=${CMAKE_BINARY_DIR};ZC_CC=${CMAKE_C_COMPILER};PYTHONDONTWRITEBYTECODE=1")
 	endforeach()
 endfunction()
-
-# begin_early(SECONDS TEST...): of those that are there. Where nothing has been measured yet, CTest starts tests as they are listed, and
-# one that lasts runs alone in the end.
-function(begin_early seconds)
-	foreach(name ${ARGN})
-		if(TEST ${name})
-			set_tests_properties(${name} PROPERTIES COST ${seconds})
-		endif()
-	endforeach()
-endfunction()
