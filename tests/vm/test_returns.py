@@ -49,5 +49,5 @@ def test_statistics_tell_of_returns(guest, path):
     assert len(both) == 2
     for end in both:
         assert end["counters"]["rdma_returns"] >= len(KINDS)
-        # A return that moves no lane would be none.
-        assert end["counters"]["takeovers"] > end["counters"]["rdma_returns"]
+        # Its lane moved at first, and behind each break. Not behind each return: a queue pair may break by itself before that.
+        assert end["counters"]["takeovers"] > len(KINDS)
